@@ -27,6 +27,7 @@ from ..proto.openpdu import INSTANCE_MAX
 from ..proto.service.groups import Groups
 from ..proto.wire import cluster_id, mtu_needed
 from . import config as configuration
+from .access import Access
 from .config import Config, ConfigError
 from .connections import Facts
 from .datapath import DataPath, Sealing, guard_overhead, now_ns
@@ -229,6 +230,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             raise Failure(Exit.BUG, f"cannot start: {exc}") from exc
         _tell_what_is_missing(config, remembered, ring.path, journal)
         rights, groups = _rights(config, journal), Groups(config.station.id)
+        access = _access(config)
         facts = Facts(
             cluster=config.cluster.name,
             station=config.station.id,
@@ -239,7 +241,8 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             medium=config.cluster.medium,
         )
         report = StatusReport(config, engine, dp, groups, rights, version(), present.fingerprint, mark(key) if key else None)
-        clients = _sessions(dp, groups, facts, journal, report, engine)
+        clients = _sessions(dp, groups, facts, journal, report, engine, access)
+        clients.audit.everything = config.log.audit == "all"
         runtime = Runtime(
             engine=engine,
             dp=dp,
@@ -263,8 +266,16 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             ("station", "drain_timeout_ms"): lambda ms: runtime.stopping.set_drain_timeout(ms * configuration.NS_PER_MS),
             ("clients", "max"): lambda most: setattr(clients, "clients_max", most),
             ("log", "level"): lambda level: set_level(log_level or level),
+            ("log", "audit"): lambda what: setattr(clients.audit, "everything", what == "all"),
+            **dict.fromkeys(RIGHTS, lambda _: None),
         }
-        reload = _reloader(config, adapt, log_level, journal, live)
+
+        def rights_changed(new: Config) -> None:
+            access.change(Access.of(new))
+            clients.review()
+            runtime.turn_soon()
+
+        reload = _reloader(config, adapt, log_level, journal, live, rights_changed)
         undo.pop_all()
         journal.info(
             "start",
@@ -343,7 +354,17 @@ def _engine(config: Config, incarnation: int, instance: int, frame_max: int, fin
     return Engine(wanted, incarnation=incarnation, instance=min(instance, INSTANCE_MAX))
 
 
-def _sessions(dp: DataPath, groups: Groups, facts: Facts, journal: Journal, report: StatusReport, engine: Engine) -> Sessions:
+def _access(config: Config) -> Access:
+    """Raises Failure for users that have gone since the configuration was read."""
+    try:
+        return Access.of(config)
+    except ValueError as exc:
+        raise Failure(Exit.CONFIG, str(exc)) from exc
+
+
+def _sessions(
+    dp: DataPath, groups: Groups, facts: Facts, journal: Journal, report: StatusReport, engine: Engine, access: Access
+) -> Sessions:
     return Sessions(
         dp,
         groups,
@@ -353,6 +374,7 @@ def _sessions(dp: DataPath, groups: Groups, facts: Facts, journal: Journal, repo
         engine.core.want_ack,
         host_of=engine.opening.host_of,
         config=engine.config if facts.medium == "switched" else None,
+        access=access,
     )
 
 
@@ -429,18 +451,32 @@ def _rights(config: Config, journal: Journal) -> Rights:
 
 
 Live = Mapping[tuple[str, str], Callable[[Any], None]]
+RIGHTS: Final = (
+    ("access", "tables"),
+    ("clients", "closed"),
+    ("clients", "connections_per_user"),
+    ("clients", "groups_per_user"),
+    ("station", "operators"),
+)
+"""Options that a reload takes over together: they say what programs may do."""
 
 
 def _reloader(
-    config: Config, adapt: Callable[[Config], Config], log_level: str | None, journal: Journal, live: Live
+    config: Config,
+    adapt: Callable[[Config], Config],
+    log_level: str | None,
+    journal: Journal,
+    live: Live,
+    rights_changed: Callable[[Config], None],
 ) -> Callable[[], None]:
     """Handle SIGHUP: apply the options that may change, and name the others that have changed. live: for each such option, the
-    function that sets it."""
+    function that sets it; rights_changed sets all of ``RIGHTS``."""
     running = {(section, name): value for section, options in config.values().items() for name, value in options.items()}
 
     def reload() -> None:
         try:
-            values = adapt(configuration.load(config.file)).values()
+            new_config = adapt(configuration.load(config.file))
+            values = new_config.values()
         except ConfigError as exc:
             journal.error("reload", f"the configuration is wrong, nothing is changed: {exc}")
             return
@@ -454,6 +490,11 @@ def _reloader(
                 taken.append(f"{section}.{name}")
             else:
                 later.append(f"{section}.{name}")
+        if any(f"{section}.{name}" in taken for section, name in RIGHTS):
+            try:
+                rights_changed(new_config)
+            except ValueError as exc:
+                journal.error("reload", f"the rights of programs stay as they were: {exc}")
         level = f"log level {log_level} stays, by --log-level" if log_level else f"log level {running['log', 'level']}"
         now = f"; taken over: {', '.join(taken)}" if taken else ""
         restart = f"; changed but in force only after a restart: {', '.join(later)}" if later else ""

@@ -15,7 +15,7 @@ from enum import IntEnum, IntFlag
 from functools import cached_property
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from ..proto.wire import GROUP_NAME_MAX, MESSAGE_MAX
+from ..proto.wire import GROUP_NAME_MAX, GROUPS_PER_USER, MESSAGE_MAX
 
 VERSION: Final = 3
 """Newest version spoken, by the daemon and by the library of this release."""
@@ -340,10 +340,6 @@ RESERVED_PREFIX: Final = "zenjun."
 them, ``STATE_PREFIX`` left out."""
 STATE_PREFIX: Final = "zenjun.state."
 """Groups by which members of any program's group transfer its state: as open to all as the groups that they belong to."""
-HANDLES_PER_UID: Final = 4096
-"""Groups that all programs of one user may hold at a station at a time, joined or to send to. Each join is a message that costs
-Python time and a table entry at every station: 64 connections with all their handles would be 65,000."""
-
 CODES: Final = {
     "version": "no common version; the connection is closed",
     "protocol": "a malformed or unexpected frame; the connection is closed",
@@ -355,15 +351,19 @@ CODES: Final = {
     "name": f"no group name (1–{GROUP_NAME_MAX} bytes of UTF-8), or joined already",
     "name-collision": "another group with members, or another one of this station, has the same number",
     "order-mismatch": "the group's first member requested another order",
-    "too-many-groups": f"the programs of one user may hold at most {HANDLES_PER_UID:,} groups at a station",
+    "too-many-groups": f"the programs of one user may hold at most {GROUPS_PER_USER:,} groups at a station, or "
+    "`clients.groups_per_user`",
     "unknown-order": "the daemon has no order of delivery with this number",
     "level": "the group's order has no such level",
     "bus-level": "medium *bus*: JOIN with another level than ack, or order op",
     "slow-receiver": "the client's queue exceeds `clients.queue_bytes_max`; the connection is closed",
     "busy": "the daemon serves `clients.max` programs already, or lacks memory; the connection is closed",
+    "too-many-connections": "the programs of one user may have `clients.connections_per_user` connections; the connection is "
+    "closed",
     "closing": "the daemon is stopping; the connection is closed",
     "fenced": "the order at this station differs from another station's",
-    "not-permitted": f"only root and the user that the daemon runs as may do that: commands, groups named `{RESERVED_PREFIX}*`",
+    "not-permitted": "the user of this program may not do that: commands are for operators, groups named "
+    f"`{RESERVED_PREFIX}*` for root and the user that the daemon runs as, others as `[[access]]` says",
     "unknown-request": "the daemon has no request of this kind",
     "too-many-requests": f"{REQUESTS_MAX} requests of this connection have no answer yet, or the id is one of theirs",
     "refused": "the operator's command cannot be executed; `message` gives the reason",

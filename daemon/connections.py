@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..proto.wire import Ordering
+from .access import Identity
 from .clientwire import VERSION_MIN, ErrorFlag, Frame
 from .datapath import DataPath
 
@@ -49,6 +50,13 @@ class Connection:
     """Handles by group, those that only send left out."""
     requests: set[int] = field(default_factory=set)
     """Ids of its REQUESTs that have no answer yet."""
+    pid: int = 0
+    groups: frozenset[int] = frozenset()
+    """Of its user; uid, pid and groups are the kernel's, as it connected."""
+
+    @property
+    def who(self) -> Identity:
+        return Identity(self.pid, self.uid, self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +107,20 @@ class Connections:
         self.by_number: dict[int, Connection] = {}
         self.handles_of: Counter[int] = Counter()
         """Handles of all connections of a user, by uid."""
+        self.count_of: Counter[int] = Counter()
+        """Connections of a user, by uid."""
         self._last_number = 0
 
     def add(self, connection: Connection) -> None:
         self.by_slot[connection.slot] = connection
         self.by_number[connection.client] = connection
+        self.count_of[connection.uid] += 1
 
     def remove(self, connection: Connection) -> None:
         del self.by_slot[connection.slot], self.by_number[connection.client]
+        self.count_of[connection.uid] -= 1
+        if self.count_of[connection.uid] <= 0:
+            del self.count_of[connection.uid]
 
     def __contains__(self, connection: Connection) -> bool:
         return self.by_slot.get(connection.slot) is connection

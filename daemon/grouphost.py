@@ -22,16 +22,17 @@ from ..proto.multicast.links import MESSAGE_MAX as MULTICAST_BYTES
 from ..proto.multicast.member import MULTICAST
 from ..proto.service.base import Effect, Emit, Place, Reply, ViewEvent
 from ..proto.service.groups import LEVEL_OF, NAME_BOUNDS, Change, Groups, group_name
+from ..proto.service.transferwire import companion_of
 from ..proto.wire import ORDER_NAMES, MessageType, Ordering, group_id
+from .access import Access, Identity, What
+from .audit import Audit
 from .clientwire import (
     HANDLES_MAX,
-    HANDLES_PER_UID,
     JOIN,
     JOIN_FLAGS,
     LEVEL_MASK,
     LEVEL_MAX,
     LEVELS,
-    RESERVED_PREFIX,
     SEND_TO,
     STATE_PREFIX,
     VERSION_REQUESTS,
@@ -41,9 +42,9 @@ from .clientwire import (
     SendFlag,
 )
 from .connections import Connection, Connections, Facts, Handle, Standing, as_json
-from .datapath import DataPath, MaySend, Take
+from .datapath import DataPath, MaySend, Take, now_ns
 from .multicast import WAIT, MulticastHost, Outgoing, Verdict
-from .requests import privileged
+from .requests import Question
 from .services import ServiceHost, Services
 
 Refusal: TypeAlias = tuple[str, str] | None
@@ -72,6 +73,9 @@ class GroupHost(ServiceHost):
         facts: Facts,
         reply: Callable[[Reply], None],
         config: EngineConfig | None = None,
+        *,
+        access: Access,
+        audit: Audit,
     ) -> None:
         """config: the engine's, for groups of orders ``abcast`` and ``token``; None: there are none."""
         self._dp = dp
@@ -80,6 +84,8 @@ class GroupHost(ServiceHost):
         self._standing = standing
         self._facts = facts
         self._reply = reply
+        self._access = access
+        self._audit = audit
         self.multicast = MulticastHost(dp, groups, connections, standing, facts, config)
         self.multicast.emit = self._emit
         self.multicast.unbind = self._unbind_now
@@ -128,6 +134,8 @@ class GroupHost(ServiceHost):
                 self._allow(connection, handle)
         self.multicast.send_waiting()
         self.flush()
+        if self._access.is_limited:
+            self.review()
 
     # ---- messages in the order
 
@@ -157,6 +165,11 @@ class GroupHost(ServiceHost):
 
     def on_request(self, request: Hashable, body: bytes) -> None:
         """A program asks the groups something; the answer goes to ``reply``."""
+        if isinstance(request, Question) and (name := group_name(body)) and not self.sees(request.connection.who, name):
+            text = self._why_unseen(request.connection.who, name)
+            self._audit_refusal(request.connection, "not-permitted", text)
+            self._reply(Reply(request, {"message": text}, "not-permitted"))
+            return
         self._apply(self._groups.on_request(request, body), (0, 0, 0), 0, 0)
 
     def _apply(self, effects: Iterable[Effect], place: Place, client: int, position: int) -> None:
@@ -166,6 +179,8 @@ class GroupHost(ServiceHost):
             if isinstance(effect, Change):
                 if own:
                     self._own_change(effect, client)
+                if self._access.is_limited and effect.reason == "join":
+                    self._review_companions(effect.group)
                 if not effect.refused and effect.ordering in MULTICAST:
                     self.multicast.on_change(effect)
                     self._allow_others(effect.group)
@@ -240,6 +255,55 @@ class GroupHost(ServiceHost):
         if connection.handles.get(handle.number) is handle:
             self._unbind(connection, handle)
 
+    # ---- rights
+
+    def sees(self, who: Identity, group: str) -> bool:
+        """Whether a program may learn a group's name and members."""
+        return not self._access.is_limited or self._access.sees(who, group, self._groups.names())
+
+    def _why_unseen(self, who: Identity, group: str) -> str:
+        if group.startswith(STATE_PREFIX):
+            return f"{who.name} may not receive of the group whose state {group!r} transfers (docs/access.md)"
+        return self._access.why_not(who, "receive", group)
+
+    def _lacks(self, who: Identity, handle: Handle) -> str:
+        """The right that a program lacks for a handle, in words, or an empty string."""
+        what: What = "send" if handle.send_only else "receive"
+        if not self._access.may(who, what, handle.group):
+            return self._access.why_not(who, what, handle.group)
+        if handle.group.startswith(STATE_PREFIX) and not self.sees(who, handle.group):
+            return self._why_unseen(who, handle.group)
+        return ""
+
+    def review(self) -> None:
+        """Rights, or the groups that are known, have changed: programs lose the handles that they may not have."""
+        for connection in self._connections.in_order():
+            for handle in list(connection.handles.values()):
+                self._review(connection, handle)
+        self.flush()
+
+    def _review_companions(self, group: str) -> None:
+        """A group is known from here on: who may not receive of it loses the groups by which its state is transferred."""
+        base = companion_of(group)
+        for name in [name for name in self._by_group if name == base or name.startswith(base + ".")]:
+            for _, (connection, handle) in sorted(self._by_group[name].items()):
+                self._review(connection, handle)
+        self.flush()
+
+    def _review(self, connection: Connection, handle: Handle) -> None:
+        if handle.leaving:
+            return
+        if text := self._lacks(connection.who, handle):
+            self._connections.error(connection, "not-permitted", text, handle.number)
+            self._audit_refusal(connection, "not-permitted", text)
+            self._dp.handle_drop(connection.slot, handle.number)
+            self._part(connection, handle)
+        else:
+            self._allow(connection, handle)
+
+    def _audit_refusal(self, connection: Connection, code: str, text: str) -> None:
+        self._audit.refused(code, connection.who, connection.name, text, now_ns())
+
     # ---- what programs want
 
     def on_join(self, connection: Connection, take: Take) -> str:
@@ -253,6 +317,7 @@ class GroupHost(ServiceHost):
             return "a JOIN without its order"
         if refusal := self._join(connection, take, take.data[start:]):
             self._connections.error(connection, *refusal, take.handle)
+            self._audit_refusal(connection, *refusal)
         return ""
 
     def _join(self, connection: Connection, take: Take, group: bytes) -> Refusal:
@@ -286,6 +351,9 @@ class GroupHost(ServiceHost):
         self._ask(connection, handle)
         self._allow(connection, handle)
         self.flush()
+        if self._audit.everything:
+            done = f"may send to group {name!r}" if handle.send_only else f"joins group {name!r}"
+            self._audit.done(done, connection.who, connection.name, now_ns())
         return None
 
     def _refusal_of_handle(self, connection: Connection, number: int) -> Refusal:
@@ -293,21 +361,18 @@ class GroupHost(ServiceHost):
         if not 1 <= number < HANDLES_MAX or number in connection.handles:
             why = "in use" if number in connection.handles else f"not within 1..{HANDLES_MAX - 1}"
             return "bad-handle", f"handle {number} is {why}"
-        if self._connections.handles_of[connection.uid] >= HANDLES_PER_UID:
-            text = f"the programs of this user hold {HANDLES_PER_UID} groups at this station already: leave some first"
-            return "too-many-groups", text
-        return None
+        text = self._access.may_hold(connection.who, self._connections.handles_of[connection.uid])
+        return ("too-many-groups", text) if text else None
 
     def _refusal_of_group(self, connection: Connection, handle: Handle) -> Refusal:
         """Whether the client cannot have this group, or not like this."""
         name = handle.group
-        reserved = name.startswith(RESERVED_PREFIX) and not name.startswith(STATE_PREFIX)
-        if reserved and not privileged(connection.uid):
-            text = f"groups named {RESERVED_PREFIX}* are for root and the daemon's own user; {name!r} cannot be had"
+        if text := self._lacks(connection.who, handle):
             return "not-permitted", text
         other = self._name_of(handle.group_id)
         if other is not None and other != name:
-            return "name-collision", f"group {name!r} has the same number as group {other!r}: use another name"
+            shown = f"group {other!r}" if self.sees(connection.who, other) else "another group"
+            return "name-collision", f"group {name!r} has the same number as {shown}: use another name"
         if not handle.send_only:
             fifo = handle.ordering is Ordering.FIFO
             if self._facts.medium == "bus" and (fifo or handle.level != LEVEL_MAX):
@@ -344,6 +409,12 @@ class GroupHost(ServiceHost):
             text = f"a message to {len(handles)} groups; allowed: 1..{GROUPS_MAX}"
             self._dp.refuse(connection.slot, "groups", text, handle=take.handle)
             return ""
+        for group in [connection.handles[h].group for h in handles if h in connection.handles]:
+            if not self._access.may(connection.who, "send", group):
+                text = self._access.why_not(connection.who, "send", group)
+                self._audit_refusal(connection, "not-permitted", text)
+                self._dp.refuse(connection.slot, "not-permitted", text, handle=take.handle)
+                return ""
         groups = {connection.handles[h].group_id for h in handles if h in connection.handles}
         notify = bool(take.flags & SendFlag.NOTIFY)
         self.multicast.send(Outgoing(connection, tuple(handles), tuple(sorted(groups)), data, take.flags & LEVEL_MASK, notify))
@@ -361,6 +432,8 @@ class GroupHost(ServiceHost):
                 return WAIT
             if handle.send_only and not self._groups.may_send(handle.group):
                 return "closed-group", f"group {handle.group!r} is not open to programs that are not in it"
+            if not self._access.may(m.connection.who, "send", handle.group):
+                return "not-permitted", self._access.why_not(m.connection.who, "send", handle.group)
             if self._groups.members(handle.group) or not handle.send_only:
                 orders.add(handle.ordering if not handle.send_only else self._groups.ordering(handle.group))
         if len(orders) > 1:
@@ -462,6 +535,8 @@ class GroupHost(ServiceHost):
                 may = MaySend.WAIT
         else:
             may = MaySend.WAIT
+        if may is not MaySend.NO and not self._access.may(connection.who, "send", handle.group):
+            may, ordering = MaySend.YES, Ordering.TOKEN  # its SENDs come here, and are refused by ``on_send``
         self._dp.handle(connection.slot, handle.number, handle.group_id, may_send=may, ordering=ordering)
 
     def _name_of(self, identity: int) -> str | None:

@@ -329,6 +329,10 @@ def _programs(s: Mapping[str, Any]) -> Iterator[Metric]:
     )  # fmt: skip
     yield GaugeMetricFamily("zenjun_clients", "Programs connected here", value=len(clients))
     yield labelled(
+        CounterMetricFamily("zenjun_refusals", "Connections and requests of programs that were refused", labels=["reason"]),
+        (((reason,), n) for reason, n in (s.get("refusals") or {}).items()),
+    )
+    yield labelled(
         GaugeMetricFamily("zenjun_group_members", "Members of a group in the whole cluster", labels=["group"]),
         (((g.get("name"),), len(g.get("members") or ())) for g in groups),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from typing import Any, Final
 
 from ..proto.errors import UsageError
 from ..proto.service.base import Reply
+from .access import Access, Identity
+from .audit import Audit
 from .clientwire import REPLY, REQUEST, REQUESTS_MAX, Frame, Kind, ReplyStatus
 from .connections import Connection, Connections, Facts, Standing, as_json
 from .datapath import DataPath
@@ -63,6 +64,9 @@ class Requests:
         status: Callable[[int], dict[str, Any]],
         services: Services,
         admin: Callable[[str, dict[str, Any]], str] | None = None,
+        *,
+        access: Access,
+        audit: Audit,
     ) -> None:
         self._dp = dp
         self._connections = connections
@@ -73,6 +77,12 @@ class Requests:
         self._status = Sparing(self._status_and_reply, STATUSES_PER_S)
         self._services = services
         self.admin = admin
+        self._access = access
+        self._audit = audit
+        self.sees: Callable[[Identity, str], bool] = lambda who, group: True
+        """Whether a program may learn a group's name and members."""
+        self._parts: dict[tuple[int, frozenset[int]], bytes] = {}
+        """Of the status as made last, what users may see who may not see all."""
 
     def on_request(self, connection: Connection, data: bytes, now: int) -> str:
         """A REQUEST. Returns why it is a violation of the protocol, empty if it is none; what cannot be is answered."""
@@ -93,7 +103,7 @@ class Requests:
     def ask(self, question: Question, body: bytes, now: int) -> None:
         """One question. Its answer, or an error, is queued now or (services) by a later ``reply``."""
         if question.kind is Kind.STATUS:
-            self._answer(question, self._status(now)[1])
+            self._answer(question, self._status_for(question.connection.who, now))
         elif question.kind is Kind.ADMIN:
             self._on_admin(question, body, now)
         elif question.kind is Kind.MEMBERS and not body:
@@ -131,10 +141,12 @@ class Requests:
     # ---- operators
 
     def _on_admin(self, question: Question, data: bytes, now: int) -> None:
-        """A command of an operator: of root, or of the user the daemon runs as."""
+        """A command of an operator: of root, of the user the daemon runs as, or of one of ``station.operators``."""
         connection = question.connection
-        if not privileged(connection.uid):
-            self._fail(question, "not-permitted", "only root and the daemon's own user may do that")
+        if not self._access.is_operator(connection.who):
+            text = f"{connection.who.name} may not give commands: root, the daemon's own user and station.operators may"
+            self._fail(question, "not-permitted", text)
+            self._audit.refused("not-permitted", connection.who, connection.name, text, now)
             return
         try:
             command, arguments = self._command(data)
@@ -144,6 +156,7 @@ class Requests:
             text = f"client {connection.client} ({connection.name}, uid {connection.uid}) asks: {command} {shown or ''}"
             self._journal.event(logging.WARNING, "admin", text.rstrip(), now=now, key=command)
             self._answer(question, as_json({"ok": True, "message": self.admin(command, arguments)}))
+            self._audit.done(f"command {command}", connection.who, connection.name, now)
         except UsageError as exc:
             self._fail(question, "refused", str(exc))
 
@@ -173,8 +186,24 @@ class Requests:
     # ---- status and stations
 
     def _status_and_reply(self, now: int) -> tuple[dict[str, Any], bytes]:
+        self._parts.clear()
         status = self._make_status(now)
         return status, as_json(status)
+
+    def _status_for(self, who: Identity, now: int) -> bytes:
+        """The status without the groups that a program may not see."""
+        status, whole = self._status(now)
+        if not self._access.is_limited or self._access.is_operator(who):
+            return whole
+        key = (who.uid, who.groups)
+        if key not in self._parts:
+            groups = [group for group in status.get("groups", ()) if self.sees(who, group["name"])]
+            clients = [
+                {**client, "groups": [name for name in client["groups"] if self.sees(who, name)]}
+                for client in status.get("clients", ())
+            ]
+            self._parts[key] = as_json({**status, "groups": groups, "clients": clients})
+        return self._parts[key]
 
     def _stations(self, now: int) -> dict[str, object]:
         """The answer to MEMBERS without a name: the members of the instance, and of all stations what is known."""
@@ -205,8 +234,3 @@ class Requests:
 
 def _failure(code: str, text: str) -> bytes:
     return as_json({"code": code, "message": text})
-
-
-def privileged(uid: int) -> bool:
-    """Whether a user may command the daemon: root, and the user that it runs as."""
-    return uid in (0, os.geteuid())

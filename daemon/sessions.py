@@ -18,6 +18,8 @@ from ..proto.engineconfig import EngineConfig
 from ..proto.service.base import Place, ViewEvent, decode_view
 from ..proto.service.groups import Groups
 from ..proto.wire import ORDER_NAMES, MessageType
+from .access import Access, Identity, identity
+from .audit import Audit
 from .clientwire import (
     DONE,
     HEADER,
@@ -34,9 +36,8 @@ from .clientwire import (
     Kind,
 )
 from .connections import Connection, Connections, Facts, Standing, as_json
-from .datapath import E_PROTOCOL, E_SLOW, DataPath, Lost, Take
+from .datapath import CLIENTS_MAX, E_PROTOCOL, E_SLOW, DataPath, Lost, Take
 from .grouphost import GroupHost
-from .listening import peer
 from .observe import Journal
 from .requests import KIND_OF, Question, Requests
 from .services import ServiceHost, Services
@@ -46,6 +47,8 @@ HELLO_TIMEOUT_NS: Final = 10_000_000_000
 LAST_WORDS_NS: Final = 600_000_000_000
 """How long a client that has been cut off may take to read why: one that was cut off for not reading will not do so soon."""
 BYE_LINGER_NS: Final = 5_000_000_000
+RESERVED: Final = 2
+"""Connections that operators have beyond ``clients.max``, so that they can look when programs have taken all."""
 NOTHING_LOST: Final = Lost(0, 0, False)
 
 
@@ -63,11 +66,12 @@ class Sessions:
         admin: Callable[[str, dict[str, Any]], str] | None = None,
         host_of: Callable[[int], str | None] = lambda station: None,
         config: EngineConfig | None = None,
+        access: Access | None = None,
     ) -> None:
         """``want_ack(yes)``: a program here waits for level ack. ``host_of``: the host name of a station, None if it is not
         known.
         ``status`` and ``admin``: as in ``Requests``. ``config``: the engine's, for groups of orders abcast and token; None: there
-        are none."""
+        are none. ``access``: rights and limits of programs; None: whoever may connect may do everything but give commands."""
         self._dp = dp
         self._facts = facts
         self.clients_max = facts.clients_max
@@ -78,9 +82,18 @@ class Sessions:
         self.connections = Connections(dp)
         self._standing = Standing()
         self._services = Services()
-        self.requests = Requests(dp, self.connections, self._standing, facts, journal, status, self._services, admin)
+        self.access = access or Access()
+        self.audit = Audit(journal)
+        self.requests = Requests(
+            dp, self.connections, self._standing, facts, journal, status, self._services, admin, access=self.access,
+            audit=self.audit,
+        )  # fmt: skip
         # The services, each of which registers itself.
-        self._groups = GroupHost(self._services, dp, groups, self.connections, self._standing, facts, self.requests.reply, config)
+        self._groups = GroupHost(
+            self._services, dp, groups, self.connections, self._standing, facts, self.requests.reply, config, access=self.access,
+            audit=self.audit,
+        )  # fmt: skip
+        self.requests.sees = self._groups.sees
         self.multicast = self._groups.multicast
         self.multicast.fenced = self._on_multicast_fenced
         self.refused = 0
@@ -99,27 +112,40 @@ class Sessions:
 
     def accept(self, sock: socket.socket, now: int) -> None:
         """Take a new connection over; ``sock`` is detached or closed."""
-        code = "closing" if self._standing.closing else "busy" if len(self) >= self.clients_max else ""
+        who = identity(sock)
+        code, text = self._turned_away(who)
         if not code:
             number = self.connections.new_number()
-            _, uid, _ = peer(sock)
             fd = sock.detach()
             try:
                 slot = self._dp.client_add(fd, number)
             except OSError as exc:
                 sock = socket.socket(fileno=fd)
-                code = "busy"
+                code, text = "busy", f"the daemon serves {len(self)} clients already"
                 self._journal.event(logging.WARNING, "client", f"cannot take a client: {exc.strerror}", now=now)
             else:
-                self.connections.add(Connection(slot, number, uid, now))
+                self.connections.add(Connection(slot, number, who.uid, now, pid=who.pid, groups=who.groups))
                 return
         self.refused += 1
-        text = {"closing": "the daemon is stopping", "busy": f"the daemon serves {len(self)} clients already"}[code]
         body = as_json({"code": code, "message": text})
         with sock, contextlib.suppress(OSError):
             sock.setblocking(False)
             sock.send(HEADER.struct.pack(len(body), Frame.ERROR, ErrorFlag.CLOSES, 0) + body)
-        self._journal.event(logging.WARNING, "client", f"turned a client away: {text}", now=now)
+        self.audit.refused(code, who, "", f"turned a client away: {text}", now)
+
+    def _turned_away(self, who: Identity) -> tuple[str, str]:
+        """Code and text of the ERROR for a program that cannot have a connection; empty: it can."""
+        if self._standing.closing:
+            return "closing", "the daemon is stopping"
+        most = min(self.clients_max, CLIENTS_MAX - RESERVED) + (RESERVED if self.access.is_operator(who) else 0)
+        if len(self) >= most:
+            return "busy", f"the daemon serves {len(self)} clients already"
+        text = self.access.may_connect(who, self.connections.count_of[who.uid])
+        return ("too-many-connections" if text else ""), text
+
+    def review(self) -> None:
+        """Rights have changed: programs lose what they may not have any more."""
+        self._groups.review()
 
     def on_frame(self, take: Take, now: int) -> None:
         """One control frame of a client, or (type 0) its end."""
@@ -362,6 +388,7 @@ class Sessions:
             "orders": [ORDER_NAMES[o] for o in self.multicast.orderings],
         }
         self.connections.put(connection, Frame.WELCOME, welcome, urgent=True)
+        self.audit.done("connected", connection.who, connection.name, now)
         if standing.blocked:
             self.connections.event(connection, self._blocked_event(), urgent=True)
         if standing.fence is not None:

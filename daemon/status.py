@@ -79,6 +79,7 @@ class StatusReport:
         out["kernel"] = {"drops": counters["rx_kernel_drops"]}
         out["clients"] = self.clients.status()
         out["groups"] = self._groups.as_list()
+        out["refusals"] = dict(sorted(self.clients.audit.refusals.items()))
         out["multicast"] = self.clients.multicast.status()
         out["memory_bytes"]["datapath"] = self._dp.memory()
         out["rights"] = asdict(self._rights)

@@ -30,6 +30,9 @@ MTU_MIN: Final = 576
 NAK_RANGES_MAX: Final = 64
 OPEN_NAME_MAX: Final = 64
 GROUP_NAME_MAX: Final = 128
+GROUPS_PER_USER: Final = 4096
+"""Groups that all programs of one user may hold at a station at a time, joined or to send to. Each join is a message that costs
+Python time and a table entry at every station: 64 connections with all their handles would be 65,000."""
 
 
 class Kind(IntEnum):

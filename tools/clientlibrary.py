@@ -53,6 +53,7 @@ NUMBERS: Final = {
     "too-many-requests": -120,
     "refused": -121,
     "groups": -122,
+    "too-many-connections": -123,
 }
 """Numbers of the protocol's error codes."""
 DISCARD: Final = 256

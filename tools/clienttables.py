@@ -7,7 +7,7 @@ from typing import Final
 
 from ..daemon import clientwire
 from ..daemon.clientwire import CODES, FLAGS, FRAMES, KINDS, LAYOUTS, VERSION, Frame, Row
-from ..proto.wire import GROUP_NAME_MAX, ORDER_NAMES
+from ..proto.wire import GROUP_NAME_MAX, GROUPS_PER_USER, ORDER_NAMES
 from .frametables import fill, table
 
 _DAEMON_FIRST: Final = Frame.WELCOME
@@ -54,7 +54,7 @@ def _limits() -> Iterator[tuple[object, ...]]:
     )
     yield "handle", f"1..{clientwire.HANDLES_MAX - 1}", "of one connection"
     yield "requests without an answer", clientwire.REQUESTS_MAX, "of one connection"
-    yield "handles", clientwire.HANDLES_PER_UID, "of all programs of one user at a station"
+    yield "handles", GROUPS_PER_USER, "of all programs of one user at a station"
 
 
 def blocks() -> dict[str, str]:

@@ -22,6 +22,7 @@ PAGES: Final = (
     "corosync.md",
     "multicast.md",
     "links.md",
+    "access.md",
 )
 BROKEN: Final = (
     "tests/sim/broken.py",

@@ -51,6 +51,10 @@ class Busy(ConnectionClosed):
     """The daemon serves as many clients as it is configured for."""
 
 
+class TooManyConnections(Busy):
+    """The programs of this user have as many connections as they may (``clients.connections_per_user``)."""
+
+
 class VersionMismatch(ConnectionClosed):
     """Library and daemon speak no common version of the client protocol."""
 
@@ -102,7 +106,7 @@ class BadLevel(ClientError, ValueError):
 
 
 class NotPermitted(ClientError, PermissionError):
-    """Only root and the user that the daemon runs as may give it commands."""
+    """The user of this program may not do that; the message says what is missing (``[[access]]``, ``station.operators``)."""
 
 
 class StateFailed(ClientError):
@@ -141,6 +145,7 @@ BY_CODE: dict[str, type[ClientError]] = {
     "not-permitted": NotPermitted,
     "slow-receiver": SlowReceiver,
     "busy": Busy,
+    "too-many-connections": TooManyConnections,
     "closing": DaemonClosing,
     "fenced": Fenced,
 }

@@ -634,11 +634,12 @@ class ClientProtocol:
             if self.welcome is None:
                 self.lost(error)
             return
-        handle = int(e.get("handle") or handle)
-        membership = self.memberships.get(handle)
+        membership = self.memberships.get(int(e.get("handle") or handle))
         if membership is not None and membership.state == "joining":
             membership.end(error)
             self._gone(membership)
+        elif membership is not None and code == "not-permitted" and "send" not in e:
+            membership.end(error)  # a right was taken away; the VIEW that frees the handle follows
         elif "send" in e:
             self._on_refused(int(e["send"]), error)
 

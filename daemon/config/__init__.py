@@ -1,18 +1,20 @@
 """The daemon's configuration: the table of options, a reader that names file and line of what is wrong, and what the table is
 written out as.
 
-``option`` is a row of the table and the checks of values, ``options`` the table, ``reader`` makes a ``Config`` of TOML,
-``render`` makes texts of the table, ``source`` knows the lines of a TOML file.
+``option`` is a row of the table and the checks of values, ``principals`` users and groups, ``options`` the table. ``reader``
+makes a ``Config`` of TOML, ``render`` makes texts of the table, ``source`` knows the lines of a TOML file.
 """
 
 from __future__ import annotations
 
 from .option import MIB, Option, loopback
 from .options import (
+    ACCESS_OPTIONS,
     LINK_OPTIONS,
     NS_PER_MS,
     OPTIONS,
     SECTIONS,
+    AccessOptions,
     ClientOptions,
     ClusterOptions,
     Config,
@@ -26,6 +28,7 @@ from .render import LIVE, example, markdown, sentence, toml_value
 from .source import FILE_BYTES_MAX, ConfigError, Problem
 
 __all__ = [
+    "ACCESS_OPTIONS",
     "CONFIG_ENV",
     "CONFIG_PATH",
     "FILE_BYTES_MAX",
@@ -35,6 +38,7 @@ __all__ = [
     "NS_PER_MS",
     "OPTIONS",
     "SECTIONS",
+    "AccessOptions",
     "ClientOptions",
     "ClusterOptions",
     "Config",

@@ -75,6 +75,8 @@ class Option:
             words = " or ".join(f'"{c}"' for c in self.choices)
         elif self.type is list:
             words = f"a list of {self.minimum}..{self.maximum} {'strings' if self.item is str else 'integers'}"
+        elif self.type is bool:
+            words = "true or false"
         elif self.type is int:
             words = f"an integer {self.minimum}..{self.maximum}" + (f" {self.unit}" if self.unit else "")
         else:
@@ -88,6 +90,8 @@ class Option:
             return f"is {shown(value)}: expected {self.allowed}"
         if self.choices and value not in self.choices:
             return f"is {shown(value)}: expected {self.allowed}" + did_you_mean(str(value), self.choices)
+        if isinstance(value, bool):
+            return ""
         if isinstance(value, list):
             if any(type(item) is not self.item for item in value):
                 return f"is {shown(value)}: expected {self.allowed}"
@@ -178,6 +182,12 @@ def check_group_address(value: str) -> str:
 
 def check_text(value: str) -> str:
     return "" if value.isprintable() else "it has characters that cannot be printed"
+
+
+def check_pattern(value: str) -> str:
+    if not value.isprintable():
+        return "it has characters that cannot be printed"
+    return "groups named zenjun.* are for root and the daemon's own user always" if value.startswith("zenjun.") else ""
 
 
 def check_interface(value: str) -> str:

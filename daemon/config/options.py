@@ -15,7 +15,7 @@ from typing import Any, Final, cast, overload
 
 from ...proto.service.database.zones import ZONES_MAX
 from ...proto.service.directory.parts import PARTS_MAX
-from ...proto.wire import ETHERTYPE, GROUP_MAC, MESSAGE_MAX, MTU_MIN, STATIONS_MAX
+from ...proto.wire import ETHERTYPE, GROUP_MAC, GROUP_NAME_MAX, GROUPS_PER_USER, MESSAGE_MAX, MTU_MIN, STATIONS_MAX
 from .option import (
     KIB,
     MIB,
@@ -30,6 +30,7 @@ from .option import (
     check_mode,
     check_mtu,
     check_path,
+    check_pattern,
     check_ring,
     check_stations,
     check_text,
@@ -37,10 +38,13 @@ from .option import (
     check_zones,
     option,
 )
+from .principals import ALL, WRITTEN, check_principals
 
 SUN_PATH_MAX: Final = 107
 LINKS_MAX: Final = 4
 """Links of a cluster; ``DP_LINKS_MAX`` of the data path."""
+ACCESS_MAX: Final = 64
+"""Tables [[access]], and users and groups that a list may name."""
 IFNAME_MAX: Final = 15
 NS_PER_US: Final = 1_000
 NS_PER_MS: Final = 1_000_000
@@ -332,6 +336,11 @@ class StationOptions:
         help="group that owns that socket; empty: the daemon's own",
         reason="policy of the machine",
     )  # fmt: skip
+    operators: tuple[str, ...] = option(
+        (), low=0, high=ACCESS_MAX, check=check_principals, note=WRITTEN, live=True,
+        help="users who may do what an operator does besides root and the daemon's own: expel, leave, key, the whole status",
+        reason="a monitoring program, or people on duty, need not be root",
+    )  # fmt: skip
     state_dir: str = option(
         "/var/lib/zenjun", low=1, high=4096, check=check_path, note="an absolute path",
         help="folder for the instance number, which must survive a crash; while it is the default, $STATE_DIRECTORY counts",
@@ -402,6 +411,42 @@ class ClientOptions:
         help="bytes that may wait for one slow program before it is disconnected; from half of it on, its own sends are held",
         reason="memory against patience",
     )  # fmt: skip
+    closed: bool = option(
+        False, live=True,
+        help="true: only groups that an [[access]] names may be used; false: who may connect may use the others",
+        reason="what is not allowed is forbidden, or the other way round",
+    )  # fmt: skip
+    connections_per_user: int = option(
+        0, low=0, high=256, live=True, note="0: as many as max",
+        help="programs of one user that may be connected at once",
+        reason="one user's programs shall not take the places of all others'",
+    )  # fmt: skip
+    groups_per_user: int = option(
+        GROUPS_PER_USER, low=1, high=GROUPS_PER_USER, live=True,
+        help="groups that the programs of one user may hold at a time, joined or to send to",
+        reason="each join is a message, and costs an entry at every station",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessOptions:
+    """[[access]]: who may use which groups, in a table of its own for each pattern; the first that has a group's name counts."""
+
+    groups: str = option(
+        low=1, high=GROUP_NAME_MAX, check=check_pattern, example="orders.*",
+        help="names of groups, with * for any characters, ? for one, [abc] for one of these",
+        reason="groups are made by their first member: their names are all that there is before",
+    )  # fmt: skip
+    send: tuple[str, ...] = option(
+        (ALL,), low=0, high=ACCESS_MAX, check=check_principals, note=WRITTEN,
+        help="users who may send to them",
+        reason="a program that only reads cannot disturb those that decide by what is sent",
+    )  # fmt: skip
+    receive: tuple[str, ...] = option(
+        (ALL,), low=0, high=ACCESS_MAX, check=check_principals, note=WRITTEN,
+        help="users who may receive their messages and see their names and members",
+        reason="programs of several users share a machine",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -417,6 +462,12 @@ class LogOptions:
         "text", low=1, high=16, choices=("text", "json"),
         help="human-readable lines (in systemd's journal: entries with fields of their own), or one JSON object per line",
         reason="log collectors",
+    )  # fmt: skip
+    audit: str = option(
+        "refused", low=1, high=16, choices=("refused", "all"), live=True,
+        help="of what programs do: \"refused\", what they may not do; \"all\", connections, joins and commands as well; with "
+        "user, process and result, at most 5 lines in 10 s of a user and result, others are counted",
+        reason="who did what, where programs of several users share a station",
     )  # fmt: skip
 
 
@@ -537,6 +588,8 @@ class Config:
     directory: DirectoryOptions = DirectoryOptions()
     database: DatabaseOptions = DatabaseOptions()
     links: LinksOptions = LinksOptions()
+    access: tuple[AccessOptions, ...] = ()
+    """The tables [[access]], in the order of the file."""
     link: tuple[LinkOptions, ...] = ()
     """The tables [[link]]; ``interfaces`` has them with ``station.interface``."""
     file: str = "(none)"
@@ -582,9 +635,13 @@ class Config:
         return {**options, "key": key_mark} if key_mark else options
 
     def values(self) -> dict[str, dict[str, Any]]:
-        """Every option by section and name; those of [[link]] by number and name, as in ``link1.interface``."""
-        links = {f"link{number}": dataclasses.asdict(row) for number, row in self.link_options.items()}
-        return links | {s: {o.name: getattr(getattr(self, s), o.name) for o in OPTIONS if o.section == s} for s in SECTIONS}
+        """Every option by section and name; those of [[link]] by number and name, as in ``link1.interface``; all of [[access]]
+        as one, ``access.tables``."""
+        links: dict[str, dict[str, Any]] = {f"link{number}": dataclasses.asdict(row) for number, row in self.link_options.items()}
+        tables = {"access": {"tables": [dataclasses.asdict(row) for row in self.access]}}
+        return (
+            links | tables | {s: {o.name: getattr(getattr(self, s), o.name) for o in OPTIONS if o.section == s} for s in SECTIONS}
+        )
 
 
 SECTIONS: Final[dict[str, Any]] = {
@@ -600,7 +657,7 @@ SECTIONS: Final[dict[str, Any]] = {
 
 
 def _rows(section: str, options: type) -> Iterator[Option]:
-    types: dict[str, type] = {"int": int, "str": str, "tuple[int, ...]": list, "tuple[str, ...]": list}
+    types: dict[str, type] = {"int": int, "str": str, "bool": bool, "tuple[int, ...]": list, "tuple[str, ...]": list}
     for f in dataclasses.fields(options):
         row = cast(dict[str, Any], dict(f.metadata))
         item = str if "str" in str(f.type) else int
@@ -610,3 +667,5 @@ def _rows(section: str, options: type) -> Iterator[Option]:
 OPTIONS: Final[tuple[Option, ...]] = tuple(row for section, options in SECTIONS.items() for row in _rows(section, options))
 LINK_OPTIONS: Final[tuple[Option, ...]] = tuple(_rows("link", LinkOptions))
 """Of each [[link]]."""
+ACCESS_OPTIONS: Final[tuple[Option, ...]] = tuple(_rows("access", AccessOptions))
+"""Of each [[access]]."""

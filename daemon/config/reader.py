@@ -10,12 +10,24 @@ from typing import Any, Final
 from ...proto.service.database.zones import parse_zone as parse_database_zone
 from ...proto.service.directory.parts import parse_zone
 from .option import Option, did_you_mean
-from .options import LINK_OPTIONS, LINKS_MAX, OPTIONS, SECTIONS, Config, LinkOptions
+from .options import (
+    ACCESS_MAX,
+    ACCESS_OPTIONS,
+    LINK_OPTIONS,
+    LINKS_MAX,
+    OPTIONS,
+    SECTIONS,
+    AccessOptions,
+    Config,
+    LinkOptions,
+)
 from .source import FILE_BYTES_MAX, ConfigError, Problem, Source, quoted, shown
 
 CONFIG_PATH: Final = "/etc/zenjun/zenjund.toml"
 LINK: Final = "link"
 """The tables [[link]], one for each interface."""
+ACCESS: Final = "access"
+"""The tables [[access]], one for each pattern of names of groups."""
 CONFIG_ENV: Final = "ZENJUN_CONFIG"
 
 
@@ -40,13 +52,14 @@ def parse(data: bytes | str, file: str = "(string)") -> Config:
     source = Source(data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data, file)
     tree = source.tree()
     problems: list[Problem] = []
-    link = _link(source, tree, problems)
+    link = tuple(LinkOptions(**v) for v in _tables(source, LINK, tree, LINK_OPTIONS, LINKS_MAX, "interface", problems))
+    access = tuple(AccessOptions(**v) for v in _tables(source, ACCESS, tree, ACCESS_OPTIONS, ACCESS_MAX, "pattern", problems))
     sections = {name: _section(source, name, tree, problems) for name in SECTIONS}
     for name in tree:
-        if name not in SECTIONS and name != LINK:
+        if name not in SECTIONS and name not in (LINK, ACCESS):
             problems.append(Problem(source.line(name, None), _unknown_section(name, tree[name])))
     if not problems:
-        config = Config(file=file, link=link, **sections)
+        config = Config(file=file, link=link, access=access, **sections)
         problems += _together(source, config)
     if problems:
         raise ConfigError(file, tuple(sorted(problems, key=lambda p: p.line)))
@@ -74,16 +87,16 @@ def _section(source: Source, name: str, tree: Mapping[str, Any], problems: list[
 
 
 def _values(
-    source: Source, name: str, given: Mapping[str, Any], rows: Mapping[str, Option], problems: list[Problem]
+    source: Source, name: str, given: Mapping[str, Any], rows: Mapping[str, Option], problems: list[Problem], number: int = 0
 ) -> dict[str, Any]:
-    """The values of a table that may be as they are."""
+    """The values of a table that may be as they are. number: of the table among those of its name, from 0."""
     values: dict[str, Any] = {}
     for key, value in given.items():
         row = rows.get(key)
         if row is None:
-            problems.append(Problem(source.line(name, key), _unknown_option(name, key, tuple(rows))))
+            problems.append(Problem(source.line(name, key, number), _unknown_option(name, key, tuple(rows))))
         elif problem := row.problem(value):
-            problems.append(Problem(source.line(name, key), f"{name}.{key} {problem}"))
+            problems.append(Problem(source.line(name, key, number), f"{name}.{key} {problem}"))
         else:
             values[key] = tuple(value) if isinstance(value, list) else value
     return values
@@ -94,27 +107,30 @@ def _in_link(option: Option) -> bool:
     return (option.section, option.name) == ("station", "interface")
 
 
-def _link(source: Source, tree: Mapping[str, Any], problems: list[Problem]) -> tuple[LinkOptions, ...]:
-    """The tables [[link]]; a problem is found at the line of the first."""
-    given = tree.get(LINK, [])
-    line = source.line(LINK, None)
+def _tables(
+    source: Source, name: str, tree: Mapping[str, Any], options: tuple[Option, ...], most: int, each: str, problems: list[Problem]
+) -> list[dict[str, Any]]:
+    """The values of the tables [[name]] that may be as they are. each: what there is one for."""
+    given = tree.get(name, [])
+    line = source.line(name, None)
     if not isinstance(given, list) or not all(isinstance(table, dict) for table in given):
-        problems.append(Problem(line, "link is not a list of tables: write [[link]] for each interface"))
-        return ()
-    if len(given) > LINKS_MAX:
-        problems.append(Problem(line, f"there are {len(given)} tables [[link]]: expected at most {LINKS_MAX}"))
-        return ()
-    rows = {o.name: o for o in LINK_OPTIONS}
-    links = []
-    for table in given:
+        problems.append(Problem(line, f"{name} is not a list of tables: write [[{name}]] for each {each}"))
+        return []
+    if len(given) > most:
+        problems.append(Problem(line, f"there are {len(given)} tables [[{name}]]: expected at most {most}"))
+        return []
+    rows = {o.name: o for o in options}
+    found = []
+    for number, table in enumerate(given):
         before = len(problems)
-        values = _values(source, LINK, table, rows, problems)
-        for row in LINK_OPTIONS:
+        values = _values(source, name, table, rows, problems, number)
+        for row in options:
             if row.required and row.name not in table:
-                problems.append(Problem(line, f"link.{row.name} is missing: expected {row.allowed} ({row.help})"))
+                text = f"{name}.{row.name} is missing: expected {row.allowed} ({row.help})"
+                problems.append(Problem(source.line(name, None, number), text))
         if len(problems) == before:
-            links.append(LinkOptions(**values))
-    return tuple(links)
+            found.append(values)
+    return found
 
 
 def _links(source: Source, config: Config) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from .option import Option
-from .options import LINK_OPTIONS, OPTIONS, SECTIONS, LinkOptions
+from .options import ACCESS_OPTIONS, LINK_OPTIONS, OPTIONS, SECTIONS, AccessOptions, LinkOptions
 from .reader import CONFIG_ENV, CONFIG_PATH
 
 LIVE: Final = " Taken over by a reload."
@@ -18,6 +18,8 @@ def toml_value(value: object) -> str:
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     return str(value)
@@ -38,14 +40,21 @@ def example() -> str:
                 value = f"0x{o.default:04x}" if o.name == "ethertype" else toml_value(o.example if o.required else o.default)
                 out.append(f"{'' if o.required else '#'}{o.name} = {value}")
         if section == "station":
-            out += ["", "# A further interface of this station, if links.count allows it; such a table for each.", "#   [[link]]"]
-            for o in LINK_OPTIONS:
-                out += [
-                    f"#   # {sentence(o.help)}",
-                    f"#   # {sentence(o.allowed)}",
-                    f"#   {'' if o.required else '#'}{o.name} = {toml_value(o.example)}",
-                ]
+            out += ["", "# A further interface of this station, if links.count allows it; such a table for each."]
+            out += _commented("link", LINK_OPTIONS)
+        if section == "clients":
+            out += ["", "# Who may use which groups; such a table for each pattern, the first that fits counts (docs/access.md)."]
+            out += _commented("access", ACCESS_OPTIONS)
     return "\n".join(out) + "\n"
+
+
+def _commented(name: str, rows: Iterable[Option]) -> list[str]:
+    """A table [[name]] as an example that is commented out."""
+    out = [f"#   [[{name}]]"]
+    for o in rows:
+        out += [f"#   # {sentence(o.help)}", f"#   # {sentence(o.allowed)}"]
+        out.append(f"#   {'' if o.required else '#'}{o.name} = {toml_value(o.example)}")
+    return out
 
 
 def markdown() -> str:
@@ -69,6 +78,8 @@ def markdown() -> str:
         out += _table(f"[{section}]", options, [o for o in OPTIONS if o.section == section])
         if section == "station":
             out += _table("[[link]]", LinkOptions, LINK_OPTIONS)
+        if section == "clients":
+            out += _table("[[access]]", AccessOptions, ACCESS_OPTIONS)
     return "\n".join(out) + "\n"
 
 

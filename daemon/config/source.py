@@ -93,14 +93,19 @@ class Source:
             # What the parser lets through: numbers of thousands of digits, dates that do not exist.
             self._fail(self._unparsable(), "this value cannot be read")
 
-    def line(self, section: str, key: str | None) -> int:
-        """Line of an option, or (key None) of a section or top-level key; the section's, or 1, if it cannot be found."""
+    def line(self, section: str, key: str | None, table: int = 0) -> int:
+        """Line of an option, or (key None) of a section or top-level key; the section's, or 1, if it cannot be found.
+
+        table: of several tables with this name the one that is meant, from 0."""
         now: str | None = None
-        header = 0
+        header, tables = 0, 0
         for number, text in enumerate(self._lines, 1):
             if text.lstrip().startswith("["):
                 match = self._TABLE.match(text)
                 now = _bare(match.group(1)) if match else None
+                if now == section:
+                    tables += 1
+                    now = now if tables > table else ""
                 if now == section and not header:
                     header = number
                     if key is None:

@@ -71,7 +71,7 @@ def test_times_are_given_in_nanoseconds() -> None:
 
 @pytest.mark.parametrize("o", OPTIONS, ids=lambda o: f"{o.section}.{o.name}")
 def test_bounds_of_every_option(o: config_module.Option) -> None:
-    assert o.problem(True) and o.problem(1.5) and o.problem([None]) and o.problem({})
+    assert o.problem(1 if o.type is bool else True) and o.problem(1.5) and o.problem([None]) and o.problem({})
     if o.type is int:
         assert o.minimum is not None and o.maximum is not None
         assert (
@@ -337,3 +337,43 @@ def test_only_the_number_of_links_is_the_clusters() -> None:
 def test_links_that_cannot_be(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         parse(text)
+
+
+# ---- [[access]]
+
+
+def test_tables_of_rights_are_taken_in_the_order_of_the_file() -> None:
+    c = parse(GOOD + '[[access]]\ngroups = "a.*"\nsend = ["user:root", "group:0"]\n[[access]]\ngroups = "b"\nreceive = []\n')
+    assert [(t.groups, t.send, t.receive) for t in c.access] == [
+        ("a.*", ("user:root", "group:0"), ("all",)),
+        ("b", ("all",), ()),
+    ]
+    assert c.values()["access"]["tables"][1] == {"groups": "b", "send": ("all",), "receive": ()}
+    assert parse(GOOD).access == () and parse(GOOD).clients.closed is False
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "text"),
+    [
+        ('send = ["all"]\n', 10, "access.groups is missing"),
+        ('groups = "x"\nsend = ["root"]\n', 12, "'root' names no user"),
+        ('groups = "x"\nreceive = ["user:nobody-of-this-name"]\n', 12, "there is no user 'nobody-of-this-name' on this machine"),
+        ('groups = "x"\nsend = ["group:no-such-group"]\n', 12, "there is no group 'no-such-group'"),
+        ('groups = "x"\nsend = ["user:4294967295"]\n', 12, "there is no user '4294967295'"),
+        ('groups = "x"\nsend = "all"\n', 12, "expected a list"),
+        ('groups = ""\n', 11, "access.groups is"),
+        ('groups = "zenjun.db"\n', 11, "groups named zenjun.*"),
+        ('groups = "x"\nwrite = []\n', 12, "access.write is unknown"),
+    ],
+)
+def test_a_mistake_in_a_table_of_rights_has_its_line(table: str, line: int, text: str) -> None:
+    """In the second table: a file may have many."""
+    ((at, message),) = wrong(GOOD + "\n[[access]]\n" + 'groups = "first"\n[[access]]\n' + table)
+    assert at == line and text in message
+
+
+def test_other_mistakes_with_rights() -> None:
+    assert "write [[access]] for each pattern" in wrong(GOOD + '[access]\ngroups = "x"\n')[0][1]
+    assert "at most 64" in wrong(GOOD + '[[access]]\ngroups = "x"\n' * 65)[0][1]
+    assert "true or false" in wrong(GOOD + "[clients]\nclosed = 1\n")[0][1]
+    assert "names no user" in wrong(put('operators = ["wheel"]', "station"))[0][1]

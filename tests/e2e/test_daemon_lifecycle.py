@@ -557,8 +557,9 @@ def test_hangup_takes_over_what_may_change(shared: Lab) -> None:
     assert "taken over: clients.max, log.level; changed but in force only after a restart: clients.queue_bytes_max" in log(
         station
     )
-    with program(station), RawClient(station.socket_path) as second:
-        assert second.error()["code"] == "busy"
+    # Two more are kept for operators, and this user is one.
+    with program(station), program(station), program(station), RawClient(station.socket_path) as another:
+        assert another.error()["code"] == "busy"
     station.config_path.write_text("nonsense")
     station.signal(signal.SIGHUP)
     wait_for(lambda: "the configuration is wrong, nothing is changed" in log(station), "told", lab=shared)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from zenjun.daemon.access import Access
+from zenjun.daemon.audit import Audit
 from zenjun.daemon.connections import Connection, Connections, Facts, Standing
 from zenjun.daemon.observe import Journal
 from zenjun.daemon.requests import Requests
@@ -152,7 +154,7 @@ def test_requests_without_an_answer_are_bounded() -> None:
     asked = Recorder(services).asked
     requests = Requests(
         queue, connections, Standing(), Facts("c", 1, 3, 1, 1, 1), Journal(logging.getLogger("test")), lambda now: {},
-        services,
+        services, access=Access(), audit=Audit(Journal(logging.getLogger("test"))),
     )  # fmt: skip
     body = struct.pack("<HH", MEMBERS, 0) + b"g"
     for number in range(66):

@@ -192,7 +192,9 @@ def toml() -> str:
         )
     )
     tables = [(f"[{section}]", options, config.OPTIONS) for section, options in config.SECTIONS.items()]
-    for title, options, rows in [*tables, ("[[link]]", config.LinkOptions, config.LINK_OPTIONS)]:
+    link = ("[[link]]", config.LinkOptions, config.LINK_OPTIONS)
+    access = ("[[access]]", config.AccessOptions, config.ACCESS_OPTIONS)
+    for title, options, rows in [*tables, link, access]:
         out += [f".SH {escaped(title)}", escaped(config.sentence(str(options.__doc__).split(": ", 1)[1].rstrip(".")))]
         for o in rows:
             if o.section != title.strip("[]"):

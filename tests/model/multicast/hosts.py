@@ -8,16 +8,20 @@ main order and the links are abstract; links bring records in order, as long as 
 from __future__ import annotations
 
 import json
+import logging
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from zenjun.daemon.access import Access
+from zenjun.daemon.audit import Audit
 from zenjun.daemon.clientwire import MESSAGE, VERSION, Frame
 from zenjun.daemon.connections import Connection, Connections, Facts, Standing
 from zenjun.daemon.datapath import DataPath, MaySend, Take
 from zenjun.daemon.grouphost import GroupHost
+from zenjun.daemon.observe import Journal
 from zenjun.daemon.services import Services
 from zenjun.proto.engineconfig import EngineConfig
 from zenjun.proto.multicast.codec import Encoded
@@ -215,8 +219,9 @@ class Daemon:
         self.services = Services()
         config: EngineConfig = world.config(station)
         self.host = GroupHost(
-            self.services, self.path, self.groups, self.connections, self.standing, facts, lambda reply: None, config
-        )
+            self.services, self.path, self.groups, self.connections, self.standing, facts, lambda reply: None, config,
+            access=Access(), audit=Audit(Journal(logging.getLogger("test"))),
+        )  # fmt: skip
         self.multicast = self.host.multicast
         self.multicast.links = FakeLinks(config)
         self.multicast.fenced = lambda text: world.fail("digest", text)

@@ -1,0 +1,273 @@
+"""Rights and limits of the programs on one machine, on real sockets of processes of other users (docs/access.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from zenjun.daemon.access import Access, Quota, Rule, identity
+from zenjun.daemon.config.principals import Principals
+from zenjun.proto.service.transferwire import companion_of, mailbox_of
+from zenjun.proto.wire import group_id
+
+from ..rules import rule
+from .rig import Frame, Program, frame
+from .test_membership import ADMIN, ERROR, GROUP_VIEW, JOIN, MEMBERS, OPEN, ORDERED, SEND, SEND_ONLY, Daemon, kinds
+
+STATUS, STATUS_REPLY = 5, 71
+READER, WRITER, STRANGER, TEAM = 4711, 4712, 4713, 4800
+ALL = Principals(all=True)
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes root, who can be another user as well")
+
+
+@pytest.fixture
+def daemon(double_library: tuple[Any, Any]) -> Iterator[Daemon]:
+    made = Daemon(double_library)
+    made.open(5)
+    yield made
+    made.bench.close()
+
+
+def users(*uids: int, groups: tuple[int, ...] = ()) -> Principals:
+    return Principals(frozenset(uids), frozenset(groups))
+
+
+def connected(uid: int, groups: tuple[int, ...] = ()) -> tuple[socket.socket, socket.socket]:
+    """A connection made by a process of this user and these groups, both ends: what counts is who called connect()."""
+    listener, theirs = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    with listener:
+        listener.bind("")
+        listener.listen()
+        mine = os.getgroups()
+        os.setgroups(groups)
+        os.setegid(uid)
+        os.seteuid(uid)
+        try:
+            theirs.connect(listener.getsockname())
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+            os.setgroups(mine)
+        return theirs, listener.accept()[0]
+
+
+def program(daemon: Daemon, uid: int, groups: tuple[int, ...] = ()) -> Program:
+    return daemon.program(f"u{uid}", 2, connected(uid, groups))
+
+
+def talk(daemon: Daemon, p: Program, data: bytes) -> list[Frame]:
+    p.send(data)
+    daemon.turn()
+    return list(p.receive())
+
+
+def error(frames: list[Frame]) -> tuple[str, str]:
+    (body,) = [json.loads(f.body) for f in frames if f.type == ERROR]
+    return body["code"], body["message"]
+
+
+def secret(daemon: Daemon, **options: Any) -> None:
+    """Group ``secret``: the reader and the team may receive, the writer may send."""
+    daemon.clients.access.change(Access((Rule("secret*", users(WRITER), users(READER, groups=(TEAM,))),), **options))
+
+
+def test_the_kernel_says_who_is_there_with_all_groups() -> None:
+    many = tuple(range(5000, 5200))  # more than fit into the first answer's room
+    for groups in ((), (TEAM,), many):
+        theirs, ours = connected(READER, groups)
+        with theirs, ours:
+            who = identity(ours)
+            assert (who.uid, who.pid) == (READER, os.getpid())
+            assert who.groups == {READER, *groups}
+
+
+@rule("G1", "G2")
+def test_who_may_not_receive_gets_neither_messages_nor_names_nor_members(daemon: Daemon) -> None:
+    secret(daemon)
+    reader, stranger = program(daemon, READER), program(daemon, STRANGER)
+    daemon.join(reader, "secret", OPEN)
+    for flags in (ORDERED, OPEN, SEND_ONLY):
+        code, text = error(talk(daemon, stranger, frame(JOIN, b"secret", flags=flags, handle=2)))
+        what = "send to" if flags == SEND_ONLY else "receive of"
+        assert code == "not-permitted" and f"uid {STRANGER} may not {what} group 'secret'" in text and "[[access]]" in text
+    assert error(talk(daemon, stranger, frame(MEMBERS, b"secret")))[0] == "not-permitted"
+    assert kinds(talk(daemon, stranger, frame(MEMBERS, b"other"))) == [{"group": "other", "members": []}]
+    assert kinds(talk(daemon, reader, frame(MEMBERS, b"secret")))[-1]["members"], "who may receive sees them"
+    assert daemon.clients.audit.refusals == {"not-permitted": 4}
+    daemon.core.deliver(group_id("secret"), b"told", src=1)
+    daemon.turn()
+    assert kinds(reader.receive()) == [b"told"] and stranger.receive() == []
+
+
+@rule("G2")
+def test_a_status_leaves_out_what_a_program_may_not_see(daemon: Daemon) -> None:
+    whole = {"groups": [{"name": "secret"}, {"name": "open"}], "clients": [{"client": 1, "groups": ["open", "secret"]}]}
+    daemon.clients.requests._make_status = lambda now: whole
+
+    def seen(uid: int) -> dict[str, Any]:
+        (reply,) = talk(daemon, program(daemon, uid), frame(STATUS))
+        assert reply.type == STATUS_REPLY
+        return dict(json.loads(reply.body))
+
+    assert seen(STRANGER) == whole, "nothing is configured"
+    secret(daemon, operators=users(WRITER))
+    assert seen(READER) == seen(0) == seen(WRITER) == whole
+    assert seen(STRANGER) == {"groups": [{"name": "open"}], "clients": [{"client": 1, "groups": ["open"]}]}
+
+
+@rule("G2")
+@pytest.mark.parametrize("flags", [ORDERED, 32], ids=["total", "op"])
+def test_who_may_only_receive_cannot_send(daemon: Daemon, flags: int) -> None:
+    secret(daemon)
+    reader = program(daemon, READER)
+    daemon.join(reader, "secret", flags)
+    reader.receive()
+    before = len(daemon.core.taken())
+    code, text = error(talk(daemon, reader, frame(SEND, b"x" * 100, handle=1)))
+    assert code == "not-permitted" and f"uid {READER} may not send to group 'secret'" in text
+    assert len(daemon.core.taken()) == before, "nothing has gone"
+    assert kinds(talk(daemon, reader, frame(MEMBERS, b"secret")))[-1]["members"], "it is still connected, and a member"
+
+
+@rule("G1", "G2")
+def test_who_may_only_send_sends_to_an_open_group(daemon: Daemon) -> None:
+    secret(daemon)
+    reader, writer = program(daemon, STRANGER, (TEAM,)), program(daemon, WRITER)
+    daemon.join(reader, "secret", OPEN)
+    reader.receive()
+    assert error(talk(daemon, writer, frame(JOIN, b"secret", handle=1)))[0] == "not-permitted"
+    talk(daemon, writer, frame(JOIN, b"secret", flags=SEND_ONLY, handle=1))
+    talk(daemon, writer, frame(SEND, b"sent", handle=1))
+    assert kinds(reader.receive()) == [b"sent"], "by a supplementary group of the reader"
+
+
+@rule("G2")
+def test_the_first_rule_counts_and_closed_is_for_the_others(daemon: Daemon) -> None:
+    rules = (Rule("a.b*", ALL, ALL), Rule("a.*", Principals(), Principals()), Rule("c", ALL, ALL))
+    daemon.clients.access.change(Access(rules))
+    p = program(daemon, STRANGER)
+
+    def may(group: str, handle: int) -> bool:
+        return not [f for f in talk(daemon, p, frame(JOIN, group.encode(), handle=handle)) if f.type == ERROR]
+
+    assert [may(group, n) for n, group in enumerate(("a.b", "a.bc", "a.c", "c", "d"), 1)] == [True, True, False, True, True]
+    daemon.clients.access.change(Access(rules, closed=True))
+    assert not may("e", 9)
+    assert "clients.closed" in error(talk(daemon, p, frame(JOIN, b"e", handle=9)))[1]
+    root = daemon.program("root")
+    daemon.join(root, "a.c")
+    assert daemon.groups.members("a.c"), "root could change the rules: they do not bind it"
+
+
+@rule("G6")
+def test_rights_that_are_taken_away_end_what_they_allowed(daemon: Daemon) -> None:
+    secret(daemon)
+    both = Access((Rule("secret", users(READER), users(READER)),))
+    daemon.clients.access.change(both)
+    p = program(daemon, READER)
+    daemon.join(p, "secret")
+    daemon.join(p, "free", handle=2)
+    talk(daemon, p, frame(SEND, b"one", handle=1))
+    assert [c for c, _, data, _ in daemon.core.taken() if data == b"one"]
+    daemon.clients.access.change(Access((Rule("secret", Principals(), users(READER)),)))
+    daemon.clients.review()
+    assert error(talk(daemon, p, frame(SEND, b"two", handle=1)))[0] == "not-permitted"
+    daemon.clients.access.change(both)
+    daemon.clients.review()
+    assert not [f for f in talk(daemon, p, frame(SEND, b"three", handle=1)) if f.type == ERROR], "and given back"
+    daemon.clients.access.change(Access((Rule("secret", Principals(), Principals()),)))
+    daemon.clients.review()
+    daemon.turn()
+    frames = p.receive()
+    assert [f.handle for f in frames if f.type == ERROR] == [1] and error(frames)[0] == "not-permitted"
+    (view,) = [json.loads(f.body) for f in frames if f.type == GROUP_VIEW]
+    assert view["left"] and not daemon.groups.members("secret"), "the others see it go"
+    assert daemon.groups.members("free"), "and the rest stays"
+
+
+@rule("G3")
+def test_state_is_transferred_to_those_only_who_may_receive(daemon: Daemon) -> None:
+    """The groups that transfer a group's state are named by its hash: who cannot have the group cannot have these."""
+    secret(daemon)
+    stranger, reader = program(daemon, STRANGER), program(daemon, READER)
+    names = [companion_of("secret"), mailbox_of("secret", (1, 7))]
+    for handle, name in enumerate(names, 1):
+        daemon.join(stranger, name, handle=handle)
+        assert daemon.groups.members(name), "nobody knows of which group it is"
+    stranger.receive()
+    daemon.join(reader, companion_of("secret"), handle=5)
+    daemon.join(reader, "secret")
+    assert [f.handle for f in stranger.receive() if f.type == ERROR] == [1, 2]
+    assert [len(daemon.groups.members(name)) for name in names] == [1, 0], "the reader's own"
+    assert error(talk(daemon, stranger, frame(JOIN, names[0].encode(), handle=3)))[0] == "not-permitted"
+    assert error(talk(daemon, stranger, frame(MEMBERS, names[0].encode())))[0] == "not-permitted"
+
+
+@rule("G4")
+def test_operators_give_commands_and_others_do_not(daemon: Daemon) -> None:
+    ask = frame(ADMIN, b'{"command": "leave"}')
+    code, text = error(talk(daemon, program(daemon, READER, (TEAM,)), ask))
+    assert code == "not-permitted" and "station.operators" in text and not daemon.commands
+    daemon.clients.access.change(Access(operators=users(groups=(TEAM,))))
+    assert kinds(talk(daemon, program(daemon, READER, (TEAM,)), ask)) == [{"ok": True, "message": "begun"}]
+    assert error(talk(daemon, program(daemon, READER), ask))[0] == "not-permitted"
+    code, text = error(talk(daemon, program(daemon, READER, (TEAM,)), frame(JOIN, b"zenjun.dir", handle=1)))
+    assert code == "not-permitted", "the services' groups are not an operator's"
+
+
+def turned_away(daemon: Daemon, uid: int) -> str:
+    """The code that a new connection of this user is refused with."""
+    theirs, ours = connected(uid)
+    with theirs:
+        daemon.clients.accept(ours, 0)
+        theirs.setblocking(False)
+        return str(json.loads(theirs.recv(4096)[8:])["code"])
+
+
+@rule("G4", "G5", "G7")
+def test_connections_of_a_user_are_bounded_and_two_are_kept_for_operators(daemon: Daemon) -> None:
+    daemon.clients.access.change(Access(quota=Quota(connections=2)))
+    held = [program(daemon, STRANGER), program(daemon, STRANGER)]
+    assert turned_away(daemon, STRANGER) == "too-many-connections"
+    held += [program(daemon, READER), *(program(daemon, 0) for _ in range(3))]
+    daemon.clients.clients_max = 6
+    assert turned_away(daemon, WRITER) == "busy"
+    held += [program(daemon, 0), program(daemon, 0)]
+    assert turned_away(daemon, 0) == "busy"
+    held[0].sock.close()
+    daemon.turn()
+    daemon.clients.clients_max = 64
+    program(daemon, STRANGER)
+    assert daemon.clients.audit.refusals == {"too-many-connections": 1, "busy": 2}
+    assert daemon.clients.refused == 3
+
+
+@rule("G5")
+def test_groups_of_a_user_are_bounded_over_all_its_programs(daemon: Daemon) -> None:
+    daemon.clients.access.change(Access(quota=Quota(groups=3)))
+    first, second, root = program(daemon, STRANGER), program(daemon, STRANGER), daemon.program("root")
+    for handle in (1, 2):
+        daemon.join(first, f"g{handle}", handle=handle)
+    daemon.join(second, "g3")
+    second.receive()
+    code, text = error(talk(daemon, second, frame(JOIN, b"g4", handle=2)))
+    assert code == "too-many-groups" and "hold 3 groups" in text
+    for handle in range(1, 6):
+        daemon.join(root, f"r{handle}", handle=handle)
+    assert len(daemon.groups.names()) == 8, "root and the services are bound by the fixed limit alone"
+
+
+def test_without_rules_everybody_may_do_what_they_could(daemon: Daemon) -> None:
+    a, b = program(daemon, STRANGER), program(daemon, READER)
+    daemon.join(a, "g", OPEN)
+    daemon.join(b, "g")
+    for each in (a, b):
+        each.receive()
+    talk(daemon, b, frame(SEND, b"x", handle=1))
+    assert kinds(a.receive()) == [b"x"] and not daemon.clients.audit.refusals
+    assert kinds(talk(daemon, a, frame(MEMBERS, b"g")))[0]["members"]
