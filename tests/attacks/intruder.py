@@ -6,6 +6,7 @@ as it can, and gives an operator's command. It keeps its connections until its s
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -29,7 +30,8 @@ class Connection:
         self.sock.settimeout(WAIT_S)
         self.sock.connect(path)
         self.rest = b""
-        self.put(HELLO, b"ZENJ" + struct.pack("<HH", 1, 2) + b"intruder")
+        with contextlib.suppress(BrokenPipeError):  # turned away already; the reason can be read
+            self.put(HELLO, b"ZENJ" + struct.pack("<HH", 1, 2) + b"intruder")
 
     def put(self, kind: int, body: bytes = b"", flags: int = 0, handle: int = 0) -> None:
         self.sock.sendall(HEADER.pack(len(body), kind, flags, handle) + body)
@@ -81,7 +83,8 @@ def attack(path: str, group: bytes) -> tuple[dict[str, object], list[Connection]
     first.put(JOIN, group, flags=SEND_ONLY, handle=2)
     first.put(SEND, b"forged", handle=1 if got["join"] == "done" else 2)
     first.put(MEMBERS, b"others")  # behind the others in its turn: what was refused has been told
-    told, read = [], []
+    told: list[tuple[int, bytes]] = []
+    read: list[tuple[int, bytes]] = []
     while (answer := first.next(ERROR, MESSAGE, MEMBERS_REPLY))[0] != MEMBERS_REPLY:
         (told if answer[0] == ERROR else read).append(answer)
     if got["join"] == "done" and not read:
@@ -103,9 +106,9 @@ def by_library(path: str, group: str) -> dict[str, str]:
     """What the client library makes of the refusals."""
     said = {}
     with connect_sync(path, timeout=WAIT_S) as connection:
-        for name, flags in (("join", {}), ("send_only", {"send_only": True})):
+        for name in ("join", "send_only"):
             try:
-                connection.join(group, timeout=WAIT_S, **flags)  # type: ignore[call-overload]
+                connection.join(group, timeout=WAIT_S, send_only=name == "send_only")
             except ClientError as error:
                 said[name] = f"{type(error).__name__}: {error}"
     return said
