@@ -230,7 +230,6 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             raise Failure(Exit.BUG, f"cannot start: {exc}") from exc
         _tell_what_is_missing(config, remembered, ring.path, journal)
         rights, groups = _rights(config, journal), Groups(config.station.id)
-        access = _access(config)
         facts = Facts(
             cluster=config.cluster.name,
             station=config.station.id,
@@ -241,8 +240,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             medium=config.cluster.medium,
         )
         report = StatusReport(config, engine, dp, groups, rights, version(), present.fingerprint, mark(key) if key else None)
-        clients = _sessions(dp, groups, facts, journal, report, engine, access)
-        clients.audit.everything = config.log.audit == "all"
+        clients = _sessions(config, dp, groups, facts, journal, report, engine)
         runtime = Runtime(
             engine=engine,
             dp=dp,
@@ -262,20 +260,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
         clients.requests.admin = runtime.admin
         report.runtime, report.clients = runtime, clients
         metrics.status = lambda: report.status(now_ns())
-        live: Live = {
-            ("station", "drain_timeout_ms"): lambda ms: runtime.stopping.set_drain_timeout(ms * configuration.NS_PER_MS),
-            ("clients", "max"): lambda most: setattr(clients, "clients_max", most),
-            ("log", "level"): lambda level: set_level(log_level or level),
-            ("log", "audit"): lambda what: setattr(clients.audit, "everything", what == "all"),
-            **dict.fromkeys(RIGHTS, lambda _: None),
-        }
-
-        def rights_changed(new: Config) -> None:
-            access.change(Access.of(new))
-            clients.review()
-            runtime.turn_soon()
-
-        reload = _reloader(config, adapt, log_level, journal, live, rights_changed)
+        reload = _reloader(config, adapt, log_level, journal, *_live(clients, runtime, log_level))
         undo.pop_all()
         journal.info(
             "start",
@@ -354,18 +339,15 @@ def _engine(config: Config, incarnation: int, instance: int, frame_max: int, fin
     return Engine(wanted, incarnation=incarnation, instance=min(instance, INSTANCE_MAX))
 
 
-def _access(config: Config) -> Access:
+def _sessions(
+    config: Config, dp: DataPath, groups: Groups, facts: Facts, journal: Journal, report: StatusReport, engine: Engine
+) -> Sessions:
     """Raises Failure for users that have gone since the configuration was read."""
     try:
-        return Access.of(config)
+        access = Access.of(config)
     except ValueError as exc:
         raise Failure(Exit.CONFIG, str(exc)) from exc
-
-
-def _sessions(
-    dp: DataPath, groups: Groups, facts: Facts, journal: Journal, report: StatusReport, engine: Engine, access: Access
-) -> Sessions:
-    return Sessions(
+    clients = Sessions(
         dp,
         groups,
         facts,
@@ -376,6 +358,8 @@ def _sessions(
         config=engine.config if facts.medium == "switched" else None,
         access=access,
     )
+    clients.audit.everything = config.log.audit == "all"
+    return clients
 
 
 def _sealing(config: Config, key: bytes) -> tuple[int, Sealing | None]:
@@ -459,6 +443,24 @@ RIGHTS: Final = (
     ("station", "operators"),
 )
 """Options that a reload takes over together: they say what programs may do."""
+
+
+def _live(clients: Sessions, runtime: Runtime, log_level: str | None) -> tuple[Live, Callable[[Config], None]]:
+    """What a reload takes over: the function that sets each such option, and the one that sets all of ``RIGHTS``."""
+    live: Live = {
+        ("station", "drain_timeout_ms"): lambda ms: runtime.stopping.set_drain_timeout(ms * configuration.NS_PER_MS),
+        ("clients", "max"): lambda most: setattr(clients, "clients_max", most),
+        ("log", "level"): lambda level: set_level(log_level or level),
+        ("log", "audit"): lambda what: setattr(clients.audit, "everything", what == "all"),
+        **dict.fromkeys(RIGHTS, lambda _: None),
+    }
+
+    def rights_changed(new: Config) -> None:
+        clients.access.change(Access.of(new))
+        clients.review()
+        runtime.turn_soon()
+
+    return live, rights_changed
 
 
 def _reloader(
