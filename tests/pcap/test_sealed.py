@@ -8,13 +8,19 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from zenjun.daemon.key import hello_key, identity, sending_key
 from zenjun.proto import wire
-from zenjun.proto.envelope import ECHOES_PER_PART, ENCRYPTED, TAG_BYTES, Echo, Envelope, Hello, Suite, What
+from zenjun.proto.envelope import ECHOES_PER_PART, ENCRYPTED, ENVELOPE, PROBE, TAG_BYTES, Echo, Envelope, Hello, Suite, What
 from zenjun.proto.links import Said
+from zenjun.proto.wire import Kind
+from zenjun.tools.cli.pcap.compare import compare
+from zenjun.tools.cli.pcap.show import show
 from zenjun.tools.cli.pcap.unseal import unseal
 from zenjun.tools.cli.sniff import sniff
 from zenjun.tools.pcap.frames.pdu import decode
+from zenjun.tools.pcap.frames.problem import Problem
 from zenjun.tools.pcap.frames.sealed import pieces, sealed
 from zenjun.tools.pcap.frames.unsealing import Unsealing
 from zenjun.tools.pcap.native._pcap import ffi, lib
@@ -116,6 +122,47 @@ def test_links_is_read_unless_it_is_hidden_or_malformed() -> None:
         assert sealed((head + body + bytes(tag))[:-1]) is None
     head = Envelope(1, What.PDU, 3, 0, len(body), bytes(4), 0).packed()
     assert sealed(head + body + bytes(16)) is None, "a PDU without a seal has no envelope"
+
+
+def asides() -> list[bytes]:
+    """One of each kind of frame without a PDU that can be read, as clusters with and without a key send them."""
+    said = Said(2, 2, 0b101, 9, (1, 2, 3), (60, 0, 1500), (4, 0, 7)).packed()
+    bodies = {What.LINKS: said, What.PROBE: PROBE.struct.pack(1, 0, 7, 1400, 0)[: PROBE.size] + bytes(60), What.PIECE: bytes(40)}
+    out = [hello(), wrapped(bytes(PDUS["one"]), suite=Suite.AES_256_GCM + ENCRYPTED)]
+    for what, body in bodies.items():
+        for suite in (Suite.NONE, Suite.AES_256_GCM, Suite.AES_256_GCM + ENCRYPTED):
+            piece = 0x0102 if what == What.PIECE else 0
+            out.append(Envelope(5, what, 2, suite, len(body), SESSION[:4], 7, piece=piece).packed() + body + b"\xa5" * TAG_BYTES)
+    return out
+
+
+@given(st.sampled_from(asides()), st.integers(0, 23), st.integers(0, 255), st.integers(0, 90))
+def test_what_has_no_pdu_is_told_alike_in_c(frame: bytes, at: int, value: int, less: int) -> None:
+    changed = bytearray(frame)
+    changed[at] = value
+    for one in (frame, bytes(changed), frame[: len(frame) - less], bytes(changed)[: len(frame) - less]):
+        found = sealed(one)
+        assert (native(one)[0] == Problem.ASIDE) == (found is not None and found.pdu is None)
+
+
+def test_what_has_no_pdu_is_neither_damaged_nor_of_a_kind(tmp_path: Path) -> None:
+    """A PROBE has the number of NAK where a PDU has its kind. Clusters without a key send LINKS and PROBE as well."""
+    file = tmp_path / "s1.pcap"
+    plain = [frame for frame in asides() if frame[ENVELOPE.offset("suite")] == Suite.NONE]
+    file.write_bytes(pcap([MAC + frame for frame in [*plain, wrapped(bytes(PDUS["one"]))]]))
+    run = CliRunner().invoke
+    lines = run(show, [str(file)]).stdout.splitlines()
+    assert [next(word for word in ("LINKS", "PROBE", "PIECE", "DATA") if word in line) for line in lines] == [
+        "LINKS", "PROBE", "PIECE", "DATA",
+    ]  # fmt: skip
+    assert "UNKNOWN" not in "".join(lines)
+    told = [json.loads(text) for text in run(show, ["--json", str(file)]).stdout.splitlines()]
+    assert [row["problem"] for row in told] == [None] * 4 and told[0]["links"]["hears"] == [1, 3] and "kind" not in told[1]
+    for kind in Kind:
+        assert len(run(show, ["--kind", kind.name.lower(), str(file)]).stdout.splitlines()) == (kind is Kind.DATA), kind
+    assert run(show, ["--bad", str(file)]).stdout == ""
+    same = json.loads(run(compare, ["--json", str(file), str(file)]).stdout)
+    assert same["a"]["damaged"] == 0 and same["both"] == 1
 
 
 NAME, KEY = "mill", bytes(range(32))

@@ -229,8 +229,7 @@ class Printer:
             return
         self.printed += 1
         if self.as_json:
-            said = {name: value for name, value in (("hello", found.hello), ("links", found.links)) if value is not None}
-            self.out.write(json.dumps(_about(record) | {"envelope": envelope} | said) + "\n")
+            self.out.write(json.dumps(_about(record) | found.as_dict()) + "\n")
             return
         self.out.write(fold([seconds(record.time_ns), *pieces(found)], self._style.width) + "\n")
 

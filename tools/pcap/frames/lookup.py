@@ -19,7 +19,7 @@ from ..native import CaptureDamage, Reader, ffi, lib
 from . import files
 from .pdu import decode, place
 from .problem import Problem
-from .sealed import sealed
+from .sealed import Sealed, sealed
 
 ANY_TIME: Final = (-(1 << 63), (1 << 63) - 1)
 ALL: Final = (1 << 64) - 1
@@ -68,16 +68,24 @@ class Frame:
     interface: int = 0
 
     @property
+    def _payload(self) -> bytes:
+        found = place(self.link, self.data)
+        return b"" if found is None else self.data[found.at :]
+
+    @property
+    def sealed(self) -> Sealed | None:
+        """Its envelope, if it has one."""
+        return sealed(self._payload)
+
+    @property
     def pdu(self) -> bytes:
         """The PDU with its padding, behind the envelope if there is one."""
-        found = place(self.link, self.data)
-        frame = b"" if found is None else self.data[found.at :]
-        envelope = sealed(frame)
-        return frame if envelope is None or envelope.pdu is None else envelope.pdu
+        envelope = self.sealed
+        return self._payload if envelope is None or envelope.pdu is None else envelope.pdu
 
     def decoded(self) -> dict[str, Any] | None:
-        """All fields; None: too short for a header."""
-        return decode(self.pdu)
+        """All fields; None: too short for a header, or no PDU that can be read (``Problem.ASIDE``)."""
+        return None if self.problem is Problem.ASIDE else decode(self.pdu)
 
     def at(self, time_ns: int) -> Frame:
         """The same frame at another time."""

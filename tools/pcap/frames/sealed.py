@@ -33,6 +33,11 @@ class Sealed(NamedTuple):
     probe: dict[str, Any] | None = None
     """What PROBE says; empty: as there."""
 
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has a frame without a PDU."""
+        said = {"hello": self.hello, "links": self.links, "probe": self.probe}
+        return {"envelope": self.envelope} | {name: value for name, value in said.items() if value is not None}
+
 
 def sealed(frame: bytes) -> Sealed | None:
     """What follows the link-layer header; None: it has no envelope, or one that cannot be."""

@@ -13,6 +13,8 @@ from datetime import datetime
 from typing import IO, Any, Final
 
 from ..frames.lookup import Frame
+from ..frames.problem import Problem
+from ..frames.sealed import pieces
 from ..frames.text import Style, details, fold, hexadecimal, line, seconds
 
 DIRECTIONS: Final = {0: "?  ", 1: "in ", 2: "out"}
@@ -114,12 +116,16 @@ class Printer:
         """One frame."""
         self.printed += 1
         plain = frame.decoded()
+        sealed = frame.sealed if frame.problem is Problem.ASIDE else None
         if self.as_json:
-            self.out.write(json.dumps(about(frame) | (plain or {"rest": frame.pdu.hex()})) + "\n")
+            rest = {"rest": frame.pdu.hex()} if sealed is None else sealed.as_dict()
+            self.out.write(json.dumps(about(frame) | (plain or rest)) + "\n")
             return
         station = f"s{frame.capture.station or '?'}"
         before = [f"{station} {DIRECTIONS[frame.direction]}"]
-        if plain is None:
+        if sealed is not None:
+            self.out.write(fold([self.when(frame), *before, *pieces(sealed)], self.style.width) + "\n")
+        elif plain is None:
             short = f"TOO SHORT for a header: {len(frame.data)} of {frame.wire} bytes captured"
             self.out.write(fold([self.when(frame), *before, self.style.paint(short, "1;31")], self.style.width) + "\n")
         else:
@@ -146,7 +152,7 @@ def about(frame: Frame) -> dict[str, Any]:
         "frame": frame.index,
         "offset": frame.offset,
         "bytes": frame.wire,
-        "problem": frame.problem.name.lower() if frame.problem else None,
+        "problem": None if frame.problem in (Problem.NONE, Problem.ASIDE) else frame.problem.name.lower(),
     }
 
 

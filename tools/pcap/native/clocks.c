@@ -147,8 +147,9 @@ int zk_copies(struct zp_walk *w, uint32_t ethertype, uint64_t first, struct zk_c
         zp_link(&f, &l);
         if (l.ethertype != ethertype)
             continue;
-        if (zp_pdu(l.pdu, l.captured, l.wire, &p) != ZP_P_NONE) {
-            ++*damaged;
+        const int problem = zp_pdu(l.pdu, l.captured, l.wire, &p);
+        if (problem != ZP_P_NONE) {
+            *damaged += problem != ZP_P_ASIDE;
             continue;
         }
         if (p.flags & ZJW_FLAG_PAIR)

@@ -2,6 +2,7 @@
 #include "match.h"
 
 #include "capture_int.h"
+#include "zj_envelope.h"
 
 static int has_text(const uint8_t *p, uint32_t size, const uint8_t *text, uint32_t text_size)
 {
@@ -30,6 +31,17 @@ static int has_group(const struct zp_pdu *p, uint32_t group)
         b += head + be32(b + ZJW_MESSAGE_SIZE);
     }
     return 0;
+}
+
+/* Of a frame without a PDU only the envelope can be looked at. */
+static int aside_wanted(const struct zm_filter *f, const uint8_t *b)
+{
+    const uint32_t tx = b[ZJE_ENVELOPE_TX];
+    if (f->kinds != UINT64_MAX || f->use & (ZM_INCARNATION | ZM_INSTANCE | ZM_SEQ | ZM_GROUP | ZM_TEXT | ZM_BAD))
+        return 0;
+    if (f->sources != UINT64_MAX && !(f->sources >> (tx - 1) & 1))
+        return 0;
+    return !(f->use & ZM_CLUSTER) || be32(b + ZJE_ENVELOPE_CLUSTER) == f->cluster;
 }
 
 static int header_wanted(const struct zm_filter *f, const uint8_t *b)
@@ -72,6 +84,10 @@ static int wanted(const struct zm_filter *f, struct zm_hit *hit)
         return 0;
     if (f->use & ZM_FRAMES && hit->frame.index < f->first_frame)
         return 0;
+    if (zp_aside(hit->link.pdu, hit->link.captured, hit->link.wire)) {
+        hit->problem = ZP_P_ASIDE;
+        return aside_wanted(f, hit->link.pdu);
+    }
     const uint32_t envelope = zp_envelope(hit->link.pdu, hit->link.captured, hit->link.wire);
     if (in_header(f) &&
         (hit->link.captured - envelope < ZJW_SIZEOF_HEADER || !header_wanted(f, hit->link.pdu + envelope)))

@@ -234,8 +234,9 @@ int zo_feed(struct zo_observer *o, struct zp_walk *w, uint32_t file)
         o->now = f.has_time ? f.time_ns : NO_TIME;
         zp_link(&f, &l);
         if (l.ethertype == o->ethertype && l.known) {
-            if (zp_pdu(l.pdu, l.captured, l.wire, &p) != ZP_P_NONE) {
-                o->total.damaged++;
+            const int problem = zp_pdu(l.pdu, l.captured, l.wire, &p);
+            if (problem != ZP_P_NONE) {
+                o->total.damaged += problem != ZP_P_ASIDE;
             } else if (!(p.flags & ZJW_FLAG_PAIR) && ours(o, &p)) { /* links are no part of the order of all */
                 int out = l.direction == 2 || !l.direction;
                 if (out && p.src == o->self + 1 && p.incarnation != o->life && !(p.flags & ZJW_FLAG_RELAYED)) {

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ....proto.wire import SEQUENCED, Flag, Kind
+from ..frames.problem import Problem
 from ..tables import schema
 
 BUCKETS: Final = 240
@@ -417,7 +418,8 @@ class Tables:
         return self.sql(f"""
             SELECT station, problem, count(*) AS n, min_by(struct(file, frame, offset, {self.at("station", "time_ns")} AS at),
                    struct(file, frame)) AS one
-            FROM frames WHERE problem <> 0 GROUP BY station, problem ORDER BY n DESC, station, problem LIMIT 100
+            FROM frames WHERE problem NOT IN ({int(Problem.NONE)}, {int(Problem.ASIDE)})
+            GROUP BY station, problem ORDER BY n DESC, station, problem LIMIT 100
         """)
 
     def findings(self) -> list[Any]:
