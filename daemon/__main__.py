@@ -39,7 +39,7 @@ from .keyring import Keyring, forbid_core_dumps
 from .link import Limits
 from .listening import Listener, SocketError
 from .manager import adapted, journal_handler, passed_socket
-from .metrics import MetricsServer
+from .metrics import MetricsServer, without_names
 from .netlink import LinkMonitor
 from .observe import LEVELS, Journal, Notifier, set_level, set_up
 from .release import version
@@ -259,7 +259,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
         )
         clients.requests.admin = runtime.admin
         report.runtime, report.clients = runtime, clients
-        metrics.status = lambda: report.status(now_ns())
+        metrics.status = _shown(report, clients)
         reload = _reloader(config, adapt, log_level, journal, *_live(clients, runtime, log_level))
         undo.pop_all()
         journal.info(
@@ -271,6 +271,16 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             socket=config.station.socket,
         )
         return runtime
+
+
+def _shown(report: StatusReport, clients: Sessions) -> Callable[[], Mapping[str, Any]]:
+    """What the metrics are made of."""
+
+    def status() -> Mapping[str, Any]:
+        whole = report.status(now_ns())
+        return whole if clients.access.shows_names else without_names(whole)
+
+    return status
 
 
 def _tell_what_is_missing(config: Config, remembered: Remembered, key_path: Path | None, journal: Journal) -> None:
@@ -450,6 +460,7 @@ def _live(clients: Sessions, runtime: Runtime, log_level: str | None) -> tuple[L
     live: Live = {
         ("station", "drain_timeout_ms"): lambda ms: runtime.stopping.set_drain_timeout(ms * configuration.NS_PER_MS),
         ("clients", "max"): lambda most: setattr(clients, "clients_max", most),
+        ("metrics", "names"): lambda when: setattr(clients.access, "names_shown", when),
         ("log", "level"): lambda level: set_level(log_level or level),
         ("log", "audit"): lambda what: setattr(clients.audit, "everything", what == "all"),
         **dict.fromkeys(RIGHTS, lambda _: None),

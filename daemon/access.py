@@ -113,6 +113,8 @@ class Access:
         self._closed = closed
         self._operators = operators or Principals()
         self.quota = quota or Quota()
+        self.names_shown = "auto"
+        """``metrics.names``."""
 
     @classmethod
     def of(cls, config: Config) -> Access:
@@ -120,17 +122,24 @@ class Access:
         c = config.clients
         operators = principals(config.station.operators)
         quota = Quota(c.connections_per_user, c.groups_per_user)
-        return cls(rules_of(config.access), closed=c.closed, operators=operators, quota=quota)
+        access = cls(rules_of(config.access), closed=c.closed, operators=operators, quota=quota)
+        access.names_shown = config.metrics.names
+        return access
 
     def change(self, other: Access) -> None:
         """Take another configuration over."""
         self._rules, self._closed, self._operators = other._rules, other._closed, other._operators
-        self.quota = other.quota
+        self.quota, self.names_shown = other.quota, other.names_shown
 
     @property
     def is_limited(self) -> bool:
         """Whether there is anything that not everybody may do."""
         return self._closed or bool(self._rules)
+
+    @property
+    def shows_names(self) -> bool:
+        """Whether those who read the metrics learn the names of groups and programs."""
+        return self.names_shown == "yes" or (self.names_shown == "auto" and not self.is_limited)
 
     def is_operator(self, who: Identity) -> bool:
         """Whether a program may give the daemon commands, and see the whole status."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http
+import ipaddress
 import logging
 import resource
 import socket
@@ -332,6 +333,7 @@ def _programs(s: Mapping[str, Any]) -> Iterator[Metric]:
         CounterMetricFamily("zenjun_refusals", "Connections and requests of programs that were refused", labels=["reason"]),
         (((reason,), n) for reason, n in (s.get("refusals") or {}).items()),
     )
+    yield GaugeMetricFamily("zenjun_groups", "Groups with members in the whole cluster", value=s.get("group_count", len(groups)))
     yield labelled(
         GaugeMetricFamily("zenjun_group_members", "Members of a group in the whole cluster", labels=["group"]),
         (((g.get("name"),), len(g.get("members") or ())) for g in groups),
@@ -493,6 +495,9 @@ class MetricsServer:
         path = rest.split(" ")[0].split("?")[0]
         if not rest.endswith((" HTTP/1.1", " HTTP/1.0")):
             return _response(http.HTTPStatus.BAD_REQUEST, b"HTTP/1.1 is spoken here\n")
+        if self._path is None and not is_loopback(head):
+            text = b"ask this machine by a loopback address: a web page elsewhere may have sent you here\n"
+            return _response(http.HTTPStatus.MISDIRECTED_REQUEST, text)
         if path != "/metrics":
             return _response(http.HTTPStatus.NOT_FOUND, b"/metrics is what there is\n")
         if method not in ("GET", "HEAD"):
@@ -503,6 +508,32 @@ class MetricsServer:
             self._journal.event(logging.ERROR, "metrics", f"cannot be made: {type(exc).__name__}: {exc}", now=_now())
             return _response(http.HTTPStatus.INTERNAL_SERVER_ERROR, b"the log says why\n")
         return _response(http.HTTPStatus.OK, body, kind=CONTENT_TYPE, head_only=method == "HEAD")
+
+
+def is_loopback(head: bytes) -> bool:
+    """Whether a request names this machine by its loopback, or (HTTP/1.0) by nothing: a name that another one's DNS leads here
+    would let web pages read the answer in a browser on this machine."""
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.decode("latin-1").partition(":")
+        if name.strip().lower() != "host":
+            continue
+        host = value.strip().lower()
+        host = host[1:].partition("]")[0] if host.startswith("[") else host.rpartition(":")[0] or host
+        if host == "localhost":
+            continue
+        try:
+            if not ipaddress.ip_address(host).is_loopback:
+                return False
+        except ValueError:
+            return False
+    return True
+
+
+def without_names(status: Mapping[str, Any]) -> dict[str, Any]:
+    """A status for readers who may see neither the names of groups nor of programs; their numbers stay."""
+    groups, clients = status.get("groups") or (), status.get("clients") or ()
+    shown = [{**client, "name": "", "groups": []} for client in clients]
+    return {**status, "groups": [], "group_count": len(groups), "clients": shown}
 
 
 def _now() -> int:

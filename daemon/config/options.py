@@ -481,6 +481,11 @@ class MetricsOptions:
         help="where GET /metrics is answered (OpenMetrics): a Unix socket, or a port of this machine's own; empty: nowhere",
         reason="not every site needs it, and any process that may connect can read the names of groups and programs",
     )  # fmt: skip
+    names: str = option(
+        "auto", low=1, high=16, choices=("auto", "yes", "no"), live=True,
+        help="whether the answer names groups and programs; \"auto\": unless [[access]] or clients.closed limits who sees them",
+        reason="a port has no permissions: every process of the machine can read it",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

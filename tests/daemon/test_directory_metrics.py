@@ -171,7 +171,7 @@ def scrape(path: Path) -> dict[tuple[str, ...], float]:
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(10)
         sock.connect(str(path))
-        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         data = b""
         while chunk := sock.recv(65536):
             data += chunk

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from zenjun.daemon import metrics
+from zenjun.daemon.access import Access, Rule
 from zenjun.daemon.config import ConfigError, parse
+from zenjun.daemon.config.principals import Principals
 from zenjun.daemon.datapath.datapath import COUNTERS, REFUSALS
 from zenjun.daemon.listening import SocketError
 from zenjun.daemon.metrics import CONTENT_TYPE, READERS_MAX, REQUEST_BYTES_MAX, MetricsServer, counter_name, openmetrics
@@ -200,7 +202,7 @@ async def ask(where: str, request: bytes) -> tuple[str, dict[str, str], bytes]:
     return first, dict(line.split(": ", 1) for line in lines), body
 
 
-GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n"
+GET = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n"
 
 
 def test_a_unix_socket_is_served_and_removed(tmp_path: Path) -> None:
@@ -229,6 +231,13 @@ def test_a_loopback_port_is_served() -> None:
 
     async def program(server: MetricsServer) -> None:
         assert (await ask(where, GET))[0] == "HTTP/1.1 200 OK"
+        for host in (b"127.0.0.1:9461", b"[::1]:9461", b"127.8.0.1", b"LOCALHOST:1"):
+            assert (await ask(where, GET.replace(b"localhost", host)))[0] == "HTTP/1.1 200 OK", host
+        for host in (b"example.org", b"example.org:9461", b"192.0.2.1:9461", b"", b"localhost.example.org", b"[2001:db8::1]:1"):
+            line, _, body = await ask(where, GET.replace(b"localhost", host))
+            assert line.startswith("HTTP/1.1 421 ") and b"zenjun_" not in body, host
+        twice = GET.replace(b"Accept: */*", b"host: example.org")
+        assert (await ask(where, twice))[0].startswith("HTTP/1.1 421 ")
         with pytest.raises(SocketError, match=f"cannot listen for metrics at {where}: Address already in use"):
             MetricsServer(where, 0o600, "", set_up("text", "error"))
 
@@ -293,3 +302,22 @@ def test_the_dashboard_asks_only_for_what_there_is() -> None:
     for panel in board["panels"]:
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= 24
+
+
+def test_names_of_groups_and_programs_can_be_left_out() -> None:
+    s = example()
+    assert s["groups"] and s["clients"]
+    seen = samples(metrics.without_names(s))
+    assert seen["zenjun_groups",] == len(s["groups"]) and seen["zenjun_clients",] == len(s["clients"])
+    assert not [key for key in seen if key[0] == "zenjun_group_members"]
+    names = {c["name"] for c in s["clients"]} | {g["name"] for g in s["groups"]}
+    assert not [key for key in seen if names & set(key[1:])]
+    assert samples(s)["zenjun_groups",] == len(s["groups"])
+
+
+def test_when_the_names_are_shown() -> None:
+    rules = (Rule("x", Principals(), Principals()),)
+    for shown, open_station, limited in (("auto", True, False), ("yes", True, True), ("no", False, False)):
+        for access, result in ((Access(), open_station), (Access(rules), limited), (Access(closed=True), limited)):
+            access.names_shown = shown
+            assert access.shows_names is result

@@ -92,7 +92,7 @@ class Names:
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(10)
             sock.connect(str(self.lab.station(station).directory / "directory-metrics.sock"))
-            sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
             text = b"".join(iter(lambda: sock.recv(65536), b"")).partition(b"\r\n\r\n")[2].decode()
         found = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
         return {(s.name, *(v for _, v in sorted(s.labels.items()))): s.value for family in found for s in family.samples}

@@ -154,7 +154,7 @@ where = sys.argv[1]
 s = socket.create_connection(("127.0.0.1", int(where))) if where.isdecimal() else socket.socket(socket.AF_UNIX)
 where.isdecimal() or s.connect(where)
 s.settimeout(10)
-s.sendall(b"GET /metrics HTTP/1.1\\r\\nHost: here\\r\\n\\r\\n")
+s.sendall(b"GET /metrics HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n")
 data = b""
 while chunk := s.recv(65536):
     data += chunk
