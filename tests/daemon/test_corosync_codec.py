@@ -94,6 +94,15 @@ ASKED: list[tuple[str, str, dict[str, Value]]] = [
 """What the capture has called, as it must be read."""
 
 
+def test_a_group_that_libcpg_has_not_set_is_no_mistake() -> None:
+    """For all groups, and for the names of groups, it sends what its stack has where the group is."""
+    for kind in (1, 2, 3):
+        message = struct.pack("<i4xi4xI4x128sI4x", 5, 160, 0xDEADBEEF, b"\xff" * 128, kind)
+        found = request("cpg", message)
+        assert found is not None and found.values == {"group": b"", "type": kind}
+    assert request("cpg", struct.pack("<i4xi4xI4x128s", 3, 152, 0xDEADBEEF, b"\xff" * 128)) is None
+
+
 def plain(found: tuple[results.Address, ...]) -> list[list[int]]:
     return [[a.node, a.pid, int(a.reason)] for a in found]
 
