@@ -20,7 +20,7 @@ from typing import Final
 from .main import MainOrder
 from .records import Data, Decide, Deliver, Effect, Finished, Held, Id, Record, Release, Report, Send, Stable, Timed
 from .tables import Era, EraNumber, Program, Table
-from .work import Counts, Message, Tail, Work
+from .work import Counts, Gone, Message, Tail, Work
 
 NUMBER_MAX: Final = 2**32 - 1
 """Of a station's messages, from its start to its stop."""
@@ -49,8 +49,8 @@ class Ordering:
         """DECIDEs of the token host that this station follows, with their times."""
         self.counts = Counts()
         self.work = Work()
-        self._gone: defaultdict[tuple[EraNumber, int], set[int]] = defaultdict(set)
-        """Numbers of messages that are finished and forgotten, by era and originator: those of the last two windows."""
+        self._gone: defaultdict[tuple[EraNumber, int], Gone] = defaultdict(lambda: Gone(2 * window))
+        """Messages that are finished and forgotten, by era and originator."""
         self._unfinished: dict[tuple[int, int], dict[Id, Message]] = defaultdict(dict)
         """By incarnation of the originator, in the order of their numbers."""
         self._last_sends: dict[int, int] = {}
@@ -247,8 +247,12 @@ class Ordering:
     # ---- the rules
 
     def _advance(self) -> None:
-        while self._report() or self._decide() or self._deliver() or self._follow() or self._stabilise():
-            pass
+        moves = True
+        while moves:
+            moves = False
+            for rule in (self._report, self._decide, self._deliver, self._follow, self._stabilise):
+                while rule():
+                    moves = True
 
     def _table(self, order: str) -> Table:
         return self.era.tables[order]
@@ -405,9 +409,9 @@ class Ordering:
         return m.finished or (m.delivered and self._have_said_held(m, self._followers(m)))
 
     def _is_gone(self, name: Id) -> bool:
-        """Whether a message that is not known here was finished. What is a window below another one of its originator is."""
-        numbers = self._gone.get((name.era, name.origin))
-        return numbers is not None and (name.number in numbers or name.number <= max(numbers) - 2 * self.window)
+        """Whether a message that is not known here was finished. What is two windows below another one of its originator is."""
+        gone = self._gone.get((name.era, name.origin))
+        return gone is not None and name.number in gone
 
     def _finish(self, m: Message) -> None:
         """All destinations have delivered it: no station will need it again."""
@@ -426,11 +430,7 @@ class Ordering:
         self.messages.pop(m.id, None)
         if self.last.get((m.program, m.order)) == m.id.number:
             del self.last[m.program, m.order]
-        numbers = self._gone[m.id.era, m.id.origin]
-        numbers.add(m.id.number)
-        if len(numbers) > 4 * self.window:
-            lowest = max(numbers) - 2 * self.window
-            self._gone[m.id.era, m.id.origin] = {number for number in numbers if number >= lowest}
+        self._gone[m.id.era, m.id.origin].add(m.id.number)
 
     def _release(self, order: str) -> None:
         """Level preack comes in the order of delivery."""

@@ -7,9 +7,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 ORDERS: Final = ("abcast", "token")
+
+
+KEPT_MAX: Final = 1024
+"""Answers that a table keeps of each kind: programs may address many sets of groups."""
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def _keep(known: dict[K, V], key: K, value: V) -> V:
+    """Enter an answer, in place of all others if there are many."""
+    if len(known) >= KEPT_MAX:
+        known.clear()
+    known[key] = value
+    return value
 
 
 class EraNumber(NamedTuple):
@@ -25,6 +39,9 @@ class Table(ABC):
     def __init__(self, groups: Mapping[int, Iterable[int]]) -> None:
         self.groups: dict[int, frozenset[int]] = {g: frozenset(stations) for g, stations in groups.items() if stations}
         self._followed: dict[int, int] = {}
+        self._destinations: dict[tuple[int, ...], frozenset[int]] = {}
+        self._proposers: dict[frozenset[int], frozenset[int]] = {}
+        self._followers: dict[tuple[int, frozenset[int]], frozenset[int]] = {}
 
     @cached_property
     def members(self) -> frozenset[int]:
@@ -37,7 +54,11 @@ class Table(ABC):
 
     def destinations(self, groups: Iterable[int]) -> frozenset[int]:
         """The stations of the addressed groups; empty if these have no members."""
-        return frozenset(z for g in groups for z in self.groups.get(g, ()))
+        key = tuple(groups)
+        found = self._destinations.get(key)
+        if found is None:
+            found = _keep(self._destinations, key, frozenset(z for g in key for z in self.groups.get(g, ())))
+        return found
 
     @abstractmethod
     def proposers(self, destinations: frozenset[int]) -> frozenset[int]:
@@ -53,7 +74,12 @@ class Table(ABC):
 
     def followers(self, proposer: int, destinations: frozenset[int]) -> frozenset[int]:
         """The destinations that get the order of their messages from this proposer."""
-        return frozenset(z for z in destinations if z != proposer and self.followed(z) == proposer)
+        key = (proposer, destinations)
+        found = self._followers.get(key)
+        if found is None:
+            own = frozenset(z for z in destinations if z != proposer and self.followed(z) == proposer)
+            found = _keep(self._followers, key, own)
+        return found
 
 
 class AbcastTable(Table):
@@ -98,7 +124,10 @@ class TokenTable(Table):
         return min(self.hosts_in(group))
 
     def proposers(self, destinations: frozenset[int]) -> frozenset[int]:
-        return self.hosts & destinations
+        found = self._proposers.get(destinations)
+        if found is None:
+            found = _keep(self._proposers, destinations, self.hosts & destinations)
+        return found
 
     def coordinator(self, destinations: frozenset[int], origin: int) -> int:
         return min(self.proposers(destinations))

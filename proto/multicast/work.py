@@ -88,6 +88,25 @@ class Tail(Generic[T]):
             self._first += 1
 
 
+class Gone:
+    """Numbers of messages that are finished: those within `span` of the highest one, and all below that."""
+
+    def __init__(self, span: int) -> None:
+        self._span = span
+        self._numbers: set[int] = set()
+        self._highest = 0
+
+    def add(self, number: int) -> None:
+        self._numbers.add(number)
+        self._highest = max(self._highest, number)
+        if len(self._numbers) > 2 * self._span:
+            lowest = self._highest - self._span
+            self._numbers = {n for n in self._numbers if n >= lowest}
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._numbers or number <= self._highest - self._span
+
+
 class Counts:
     """What HELD and STABLE count on the links, in one era (rules S1, S2)."""
 
