@@ -35,6 +35,8 @@ class Site:
     async def work(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
 
+    work_short = work
+
     def submit(self, write: m.Write, durability: Durability) -> list[Answer]:
         verdict = self.verdicts.pop(0)
         if not self.verdicts:

@@ -74,6 +74,8 @@ class Service:
         frame = {"id": self._number, "do": do, "timeout": timeout, **{k: v for k, v in arguments.items() if v is not None}}
         deadline = time.monotonic() + timeout + SLACK_S
         self._write(pack(frame), deadline)
+        if not self._ready:
+            self._wait(deadline, writing=False)  # an answer is never there at once
         while True:
             answer = self._read(deadline)
             if answer.get("id") == self._number:
