@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
 from click.testing import CliRunner
+from zenjun.tools.bench import groups as bench_groups
+from zenjun.tools.bench.cell import BenchError
 from zenjun.tools.bench.groups import KIND, ORDERS, WHAT, GroupsPlan, cheaper, render
 from zenjun.tools.cli import cli
 
@@ -71,3 +75,33 @@ def test_the_command_refuses_what_it_does_not_know() -> None:
     ):
         shown = CliRunner().invoke(cli, ["bench", "groups", *words])
         assert shown.exit_code == 2 and error in shown.output
+
+
+def test_a_station_that_was_killed_runs_again_whatever_becomes_of_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that gives no result fails its cell; the next one wants all stations."""
+
+    class Silent:
+        station = 1
+
+        def __init__(self, station: int, process: object) -> None: ...
+
+        def line(self, word: str, deadline: float) -> str:
+            if word == "RESULT":
+                raise BenchError("no result")
+            return ""
+
+        def say(self, text: str) -> None: ...
+
+        def end(self, grace_s: float) -> None: ...
+
+    done: list[str] = []
+    system = SimpleNamespace(kill=lambda station: done.append("kill"), restart=lambda station: done.append("restart"))
+    lab = SimpleNamespace(stations={}, wait_open=lambda seconds: done.append("open"))
+    monkeypatch.setattr(bench_groups, "Client", Silent)
+    monkeypatch.setattr(bench_groups._Cell, "_spawn", lambda *_: None)
+    monkeypatch.setattr(bench_groups, "WARM_S", 0.0)
+    plan = GroupsPlan(stations=4, seconds=0.0)
+    cell = bench_groups._Cell(plan, cast("Any", lab), cast("Any", system), "kill", "token", 3, "preack")
+    with pytest.raises(BenchError):
+        cell.measure()
+    assert done == ["kill", "restart", "open"]

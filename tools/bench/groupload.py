@@ -27,7 +27,6 @@ TICK_S: Final = 0.005
 WINDOW: Final = 256
 """Messages under way in mode ``full``: what a station may have unfinished in a group of order token or abcast."""
 TIMEOUT_S: Final = 60.0
-DRAIN_S: Final = 10.0
 
 
 class Program:
@@ -52,7 +51,7 @@ class Program:
         a = self._a
         async with connect(a.target, name="bench", wait=TIMEOUT_S, timeout=TIMEOUT_S) as connection:
             order: Order = a.order
-            group = await connection.join(a.group, a.level, order=order, open_group=True, send_only=a.send_only)
+            group = await connection.join(a.group, a.level, order=order, open_group=True)
             if a.mode == "closed":
                 await group.send(self._body(), "preack")  # it opens the links, which takes the first message some time
             print("READY", flush=True)
@@ -60,12 +59,11 @@ class Program:
             await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
             _, start, seconds = (await reader.readline()).decode().split()
             self._window = (int(start), int(start) + int(float(seconds) * 1e9))
-            reading = asyncio.create_task(self._read(group)) if not a.send_only else None
+            reading = asyncio.create_task(self._read(group))
             await asyncio.sleep(max(0.0, (self._window[0] - time.monotonic_ns()) / 1e9))
             await until_one_ends(self._send(group), reader.read())
-            if reading is not None:
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
             print("RESULT " + json.dumps(self._result()), flush=True)
             await reader.read()
 
@@ -130,7 +128,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--rate", type=float, default=0.0, help="messages per second, mode rate")
     parser.add_argument("--count", type=int, default=0, help="messages, mode closed")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between two, mode closed")
-    parser.add_argument("--send-only", action="store_true")
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(Program(parser.parse_args(argv)).run())
     return 0

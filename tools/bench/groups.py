@@ -148,6 +148,7 @@ class _Cell:
         """The figures. Raises BenchError, LabError."""
         clients: list[Client] = []
         grace_s = 0.0
+        killed = False
         try:
             for station, words in self._programs():
                 clients.append(Client(station, self._spawn(station, words)))
@@ -158,26 +159,24 @@ class _Cell:
             start = time.monotonic_ns() + LEAD_NS
             for client in clients:
                 client.say(f"GO {start} {seconds}")
-            kill_ms = 0.0
             if self.what == "kill":
                 time.sleep(LEAD_NS / 1e9 + self.plan.seconds / 3)
                 self.system.kill(self.plan.stations)
-                kill_ms = 1.0
+                killed = True
             elif self.order == "idle":
                 time.sleep(LEAD_NS / 1e9 + seconds)
             deadline = time.monotonic() + seconds + READY_S
             results = [(c.station, json.loads(c.line("RESULT", deadline))) for c in clients]
             if self.what == "lone":
                 time.sleep(4 * LONE_PAUSE_S)
-            if kill_ms:
-                self.system.restart(self.plan.stations)
-                self.lab.wait_open(READY_S)
-                return self._figures(results, before, before)
-            after = _Edge.take(self.lab)
-            grace_s = 2.0
+            after = before if killed else _Edge.take(self.lab)
+            grace_s = 0.0 if killed else 2.0
         finally:
             for client in clients:
                 client.end(grace_s)
+            if killed:  # the next cell wants all stations, whatever became of this one
+                self.system.restart(self.plan.stations)
+                self.lab.wait_open(READY_S)
         return self._figures(results, before, after)
 
     def _programs(self) -> list[tuple[int, list[str]]]:

@@ -482,6 +482,11 @@ class Report:
         return "\n".join(lines)
 
 
+def shown(found: list[str]) -> list[str]:
+    """At most ``SHOWN_MAX`` lines, and a count of the rest."""
+    return found if len(found) <= SHOWN_MAX else [*found[:SHOWN_MAX], f"and {len(found) - SHOWN_MAX} more"]
+
+
 def judge(history: History) -> Report:
     """Run all checks."""
     context = Context(history)
@@ -495,8 +500,7 @@ def judge(history: History) -> Report:
         if name == "one_place" and len(groups) > 1:
             found += _shared_places(context)
         if found:
-            rest = [f"and {len(found) - SHOWN_MAX} more"] if len(found) > SHOWN_MAX else []
-            report.violations[name] = found[:SHOWN_MAX] + rest
+            report.violations[name] = shown(found)
     report.figures = figures(context)
     return report
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from . import checker
-from .checker import SHOWN_MAX, Report
+from .checker import Report, shown
 from .history import History, Item, Life, Place, Sent
 from .multicaster import groups_of
 
@@ -29,6 +29,7 @@ class Sight:
     def __init__(self, history: History, groups: Mapping[str, Sequence[int]]) -> None:
         """groups: stations that have members, by the group's name."""
         self.history = history
+        self.context = checker.Context(history)
         self.stations = {name: frozenset(stations) for name, stations in groups.items()}
         self.lives = history.lives()
         ends: dict[tuple[int, int], Place] = {}
@@ -192,12 +193,12 @@ def for_its_groups(sight: Sight) -> Iterator[str]:
 
 def no_duplicate(sight: Sight) -> Iterator[str]:
     """No program gets a message twice, not even in two instances."""
-    yield from checker.no_duplicate(checker.Context(sight.history))
+    yield from checker.no_duplicate(sight.context)
 
 
 def no_invention(sight: Sight) -> Iterator[str]:
     """What is delivered was sent before, by the program it names, with these bytes, and was not refused."""
-    yield from checker.no_invention(checker.Context(sight.history))
+    yield from checker.no_invention(sight.context)
 
 
 def sender_order(sight: Sight) -> Iterator[str]:
@@ -254,12 +255,12 @@ def acknowledged(sight: Sight) -> Iterator[str]:
 
 def undecided(sight: Sight) -> Iterator[str]:
     """What is counted as undecided was never confirmed at preack, and nothing else was left without a result."""
-    yield from checker.undecided(checker.Context(sight.history))
+    yield from checker.undecided(sight.context)
 
 
 def no_breakdown(sight: Sight) -> Iterator[str]:
     """No connection ends because of a violation of the protocol, and no station is fenced."""
-    yield from checker.no_breakdown(checker.Context(sight.history))
+    yield from checker.no_breakdown(sight.context)
 
 
 def convergence(sight: Sight) -> Iterator[str]:
@@ -306,8 +307,7 @@ def judge(history: History, groups: Mapping[str, Sequence[int]]) -> Report:
             report.figures[name] = report.figures.get(name, 0) + value
     for name, lines in found.items():
         if lines:
-            rest = [f"and {len(lines) - SHOWN_MAX} more"] if len(lines) > SHOWN_MAX else []
-            report.violations[name] = lines[:SHOWN_MAX] + rest
+            report.violations[name] = shown(lines)
     return report
 
 

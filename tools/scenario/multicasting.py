@@ -19,8 +19,8 @@ from typing import IO, Any, Final
 from ...proto import wire
 from ...proto.multicast.records import Data, Decide, Id, Relay, Report, Timed
 from ..histories import multicasts
-from ..histories.checker import SHOWN_MAX
 from ..histories.checker import Report as Found
+from ..histories.checker import shown
 from ..histories.history import read
 from ..histories.multicaster import LEVELS, Task, named
 from ..histories.programs import wait_until
@@ -56,11 +56,13 @@ class MulticastKeepers:
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._said: dict[int, dict[str, Any]] = {}
         self._captures: dict[int, Path] = {}
+        self._capturing: dict[int, Path] = {}
+        """Those of the captures that have not been stopped."""
 
     def start(self) -> None:
         """All of them. Raises LabError."""
         self._journal.write({"k": "multicast", "groups": {name: list(there) for name, there in self.task.groups.items()}})
-        self._captures = self._start_captures()
+        self._captures = self._capturing = self._start_captures()
         for station, (at, socket) in self._stations.items():
             words = [str(station), str(self._seed * 100 + station), str(self._path(station)), self.task.text()]
             with (self._folder / f"multicaster-{station}.log").open("ab") as log:
@@ -109,7 +111,10 @@ class MulticastKeepers:
             if complete:
                 break
         self._tell("end")
-        codes = {station: process.wait(END_S) for station, process in self._running.items()}
+        try:
+            codes = {station: process.wait(END_S) for station, process in self._running.items()}
+        except subprocess.TimeoutExpired:
+            raise LabError(f"recorders of groups that overlap did not end within {END_S:.0f} s; see multicaster-*.log") from None
         if any(codes.values()):
             raise LabError(f"recorders of groups that overlap ended with {codes}; see multicaster-*.log")
         self._stop_captures()
@@ -131,11 +136,9 @@ class MulticastKeepers:
                         pipe.close()
 
     def _stop_captures(self) -> None:
-        captures, self._stopped = (self._captures if not self._stopped else {}), True
+        captures, self._capturing = self._capturing, {}
         if captures:
             self._lab.stop_capture(captures)
-
-    _stopped = False
 
     def _path(self, station: int) -> Path:
         return self._folder / f"multicast-{station}.jsonl"
@@ -203,4 +206,4 @@ def judge_frames(captures: Mapping[int, Path], task: Task) -> tuple[list[str], d
             there = concerned.get(each)
             if there is not None and not {one.source, one.target} <= there:
                 out.append(f"{one} went from station {one.source} to {one.target}; it concerns {sorted(there)}")
-    return (out if len(out) <= SHOWN_MAX else [*out[:SHOWN_MAX], f"and {len(out) - SHOWN_MAX} more"]), dict(counts)
+    return shown(out), dict(counts)
