@@ -450,6 +450,8 @@ RIGHTS: Final = (
     ("clients", "closed"),
     ("clients", "connections_per_user"),
     ("clients", "groups_per_user"),
+    ("clients", "input_bytes_per_user"),
+    ("clients", "queue_bytes_per_user"),
     ("station", "operators"),
 )
 """Options that a reload takes over together: they say what programs may do."""

@@ -95,6 +95,10 @@ class Quota:
     connections: int = 0
     """0: as many as there may be."""
     groups: int = GROUPS_PER_USER
+    queue_bytes: int = 0
+    """Memory for what its programs have not read; 0: no limit,"""
+    input_bytes: int = 0
+    """and for what they have not written whole."""
 
 
 class Access:
@@ -121,7 +125,7 @@ class Access:
         """Of a checked configuration. Raises ValueError for a user that has gone from this machine since."""
         c = config.clients
         operators = principals(config.station.operators)
-        quota = Quota(c.connections_per_user, c.groups_per_user)
+        quota = Quota(c.connections_per_user, c.groups_per_user, c.queue_bytes_per_user, c.input_bytes_per_user)
         access = cls(rules_of(config.access), closed=c.closed, operators=operators, quota=quota)
         access.names_shown = config.metrics.names
         return access

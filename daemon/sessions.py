@@ -18,7 +18,7 @@ from ..proto.engineconfig import EngineConfig
 from ..proto.service.base import Place, ViewEvent, decode_view
 from ..proto.service.groups import Groups
 from ..proto.wire import ORDER_NAMES, MessageType
-from .access import Access, Identity, identity
+from .access import Access, Identity, identity, privileged
 from .audit import Audit
 from .clientwire import (
     DONE,
@@ -36,7 +36,7 @@ from .clientwire import (
     Kind,
 )
 from .connections import Connection, Connections, Facts, Standing, as_json
-from .datapath import CLIENTS_MAX, E_PROTOCOL, E_SLOW, DataPath, Lost, Take
+from .datapath import CLIENTS_MAX, E_MANY, E_PROTOCOL, E_SLOW, DataPath, Lost, Take
 from .grouphost import GroupHost
 from .observe import Journal
 from .requests import KIND_OF, Question, Requests
@@ -84,6 +84,7 @@ class Sessions:
         self._services = Services()
         self.access = access or Access()
         self.audit = Audit(journal)
+        self._bound_users()
         self.requests = Requests(
             dp, self.connections, self._standing, facts, journal, status, self._services, admin, access=self.access,
             audit=self.audit,
@@ -124,6 +125,8 @@ class Sessions:
                 code, text = "busy", f"the daemon serves {len(self)} clients already"
                 self._journal.event(logging.WARNING, "client", f"cannot take a client: {exc.strerror}", now=now)
             else:
+                if not privileged(who.uid):
+                    self._dp.client_bound(slot, who.uid)
                 self.connections.add(Connection(slot, number, who.uid, now, pid=who.pid, groups=who.groups))
                 return
         self.refused += 1
@@ -144,8 +147,12 @@ class Sessions:
         return ("too-many-connections" if text else ""), text
 
     def review(self) -> None:
-        """Rights have changed: programs lose what they may not have any more."""
+        """Rights and limits have changed: programs lose what they may not have any more."""
+        self._bound_users()
         self._groups.review()
+
+    def _bound_users(self) -> None:
+        self._dp.user_limits(self.access.quota.queue_bytes, self.access.quota.input_bytes)
 
     def on_frame(self, take: Take, now: int) -> None:
         """One control frame of a client, or (type 0) its end."""
@@ -406,6 +413,11 @@ class Sessions:
             limit = self._facts.queue_bytes_max
             text = f"more than {limit} bytes (clients.queue_bytes_max) were waiting for this client: it reads too slowly"
             self._cut_off(connection, "slow-receiver", text, now, told=True)
+        elif error == E_MANY:
+            text = "disconnected: the programs of this user take more memory than clients.queue_bytes_per_user or "
+            text += "clients.input_bytes_per_user allows"
+            self.audit.refused("too-many-bytes", connection.who, connection.name, text, now)
+            self._cut_off(connection, "too-many-bytes", text, now, told=True)
         else:
             self._dp.client_remove(connection.slot, hard=True)
             self._forget(connection, "closed")

@@ -54,6 +54,7 @@ NUMBERS: Final = {
     "refused": -121,
     "groups": -122,
     "too-many-connections": -123,
+    "too-many-bytes": -124,
 }
 """Numbers of the protocol's error codes."""
 DISCARD: Final = 256

@@ -55,6 +55,11 @@ class TooManyConnections(Busy):
     """The programs of this user have as many connections as they may (``clients.connections_per_user``)."""
 
 
+class TooManyBytes(SlowReceiver):
+    """The programs of this user have more unread, or half sent, than they may (``clients.queue_bytes_per_user``,
+    ``clients.input_bytes_per_user``)."""
+
+
 class VersionMismatch(ConnectionClosed):
     """Library and daemon speak no common version of the client protocol."""
 
@@ -146,6 +151,7 @@ BY_CODE: dict[str, type[ClientError]] = {
     "slow-receiver": SlowReceiver,
     "busy": Busy,
     "too-many-connections": TooManyConnections,
+    "too-many-bytes": TooManyBytes,
     "closing": DaemonClosing,
     "fenced": Fenced,
 }

@@ -19,6 +19,7 @@ from .source import shown
 
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
+GIB: Final = 1024 * MIB
 TAKEN_ETHERTYPES: Final = {
     0x0800: "IPv4", 0x0806: "ARP", 0x8100: "802.1Q", 0x86DD: "IPv6", 0x8808: "flow control", 0x8809: "LACP", 0x88A8: "802.1ad",
     0x88CC: "LLDP",
@@ -208,6 +209,10 @@ def check_mtu(value: int) -> str:
 
 def check_ring(value: int) -> str:
     return f"expected 0 or {64 * KIB}..{1024 * MIB} bytes" if 0 < value < 64 * KIB else ""
+
+
+def check_user_bytes(value: int) -> str:
+    return f"expected 0 or at least {MIB} bytes" if 0 < value < MIB else ""
 
 
 def check_window(value: int) -> str:

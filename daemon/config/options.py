@@ -17,6 +17,7 @@ from ...proto.service.database.zones import ZONES_MAX
 from ...proto.service.directory.parts import PARTS_MAX
 from ...proto.wire import ETHERTYPE, GROUP_MAC, GROUP_NAME_MAX, GROUPS_PER_USER, MESSAGE_MAX, MTU_MIN, STATIONS_MAX
 from .option import (
+    GIB,
     KIB,
     MIB,
     Option,
@@ -34,6 +35,7 @@ from .option import (
     check_ring,
     check_stations,
     check_text,
+    check_user_bytes,
     check_window,
     check_zones,
     option,
@@ -425,6 +427,16 @@ class ClientOptions:
         GROUPS_PER_USER, low=1, high=GROUPS_PER_USER, live=True,
         help="groups that the programs of one user may hold at a time, joined or to send to",
         reason="each join is a message, and costs an entry at every station",
+    )  # fmt: skip
+    queue_bytes_per_user: int = option(
+        0, unit="bytes", low=0, high=1024 * GIB, live=True, check=check_user_bytes, note="0: no limit, or at least 1 MiB",
+        help="memory for what the programs of one user have not read; the one that needs more is disconnected",
+        reason="one user's slow programs shall not take the machine's memory",
+    )  # fmt: skip
+    input_bytes_per_user: int = option(
+        0, unit="bytes", low=0, high=1024 * GIB, live=True, check=check_user_bytes, note="0: no limit, or at least 1 MiB",
+        help="memory for messages that the programs of one user have begun to send; the one that needs more is disconnected",
+        reason="64 halves of the largest message are half a gigabyte",
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from .datapath import (
     CLIENTS_MAX,
+    E_MANY,
     E_PROTOCOL,
     E_SLOW,
     KEY_BYTES,
@@ -30,6 +31,7 @@ from .datapath import (
 
 __all__ = [
     "CLIENTS_MAX",
+    "E_MANY",
     "E_PROTOCOL",
     "E_SLOW",
     "KEY_BYTES",

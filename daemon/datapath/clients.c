@@ -109,6 +109,22 @@ int dp_client_add(struct dp *d, int fd, uint16_t client, uint32_t *slot)
     return 0;
 }
 
+int dp_client_bound(struct dp *d, uint32_t slot, uint32_t user)
+{
+    struct dp_client *c = client_live(d, slot);
+    if (!c)
+        return -ENOENT;
+    c->bounded = 1;
+    c->user = user;
+    return 0;
+}
+
+void dp_user_limits(struct dp *d, uint64_t queue_bytes, uint64_t input_bytes)
+{
+    d->user_queue_max = queue_bytes;
+    d->user_input_max = input_bytes;
+}
+
 int dp_client_remove(struct dp *d, uint32_t slot, int hard, uint64_t deadline_ns)
 {
     struct dp_client *c = client_live(d, slot);

@@ -28,6 +28,8 @@ E_PROTOCOL: Final[int] = lib.DP_E_PROTOCOL
 """``Take.error``: the client sent a malformed frame; it has got an ERROR and is being closed."""
 E_SLOW: Final[int] = lib.DP_E_SLOW
 """``Take.error``: more than ``queue_bytes_max`` waited for the client; it has got an ERROR and is being closed."""
+E_MANY: Final[int] = lib.DP_E_MANY
+"""``Take.error``: its user's programs took too much memory (``user_limits``); it has got an ERROR and is being closed."""
 LINKS_MAX: Final[int] = lib.DP_LINKS_MAX
 KEY_BYTES: Final[int] = lib.DP_KEY_BYTES
 SEAL_BYTES: Final[int] = lib.DP_SEAL_BYTES
@@ -492,6 +494,14 @@ class DataPath:
         """
         _check(lib.dp_client_add(self._dp, fd, number, self._slot))
         return int(self._slot[0])
+
+    def client_bound(self, slot: int, user: int) -> None:
+        """``user_limits`` hold for this client, together with the others of its user."""
+        _check(lib.dp_client_bound(self._dp, slot, user))
+
+    def user_limits(self, queue_bytes: int, input_bytes: int) -> None:
+        """Memory that queues, and unfinished input, of one user's programs may take; 0: no limit."""
+        lib.dp_user_limits(self._dp, queue_bytes, input_bytes)
 
     def client_remove(self, slot: int, *, hard: bool, linger_ns: int = 0) -> None:
         """Give a slot up. hard: close now; otherwise write out what is queued and released, at most ``linger_ns`` long."""

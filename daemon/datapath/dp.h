@@ -87,6 +87,7 @@ struct dp_take { uint8_t *data; uint32_t size; uint32_t slot; uint8_t type, flag
 /* type 0: the client's end. error 0: it closed; negative errno; DP_E_* below. */
 #define DP_E_PROTOCOL (-1001)
 #define DP_E_SLOW (-1002)
+#define DP_E_MANY (-1003)
 
 /* Of one link since dp_create, also while it was closed and opened again. tx_missed: frames that another link took while this one
  * waited for room or had failed. */
@@ -227,6 +228,11 @@ int dp_pair(struct dp *d, uint32_t station, struct zj_core *core);
 int dp_pair_waits(struct dp *d, uint32_t station, uint32_t yes); /* 1: room in its window is news */
 /* Bitmaps (bit k: station k + 1), which are cleared: cores with news, and stations whose frames came while there was none. */
 void dp_pairs(struct dp *d, uint64_t *news, uint64_t *asked);
+
+/* The client is one of a user's whose memory is bounded (dp_user_limits): the one that would need more is cut off. */
+int dp_client_bound(struct dp *d, uint32_t slot, uint32_t user);
+/* Bytes of memory that the queues, and the unfinished input, of all programs of such a user may take; 0: no limit. */
+void dp_user_limits(struct dp *d, uint64_t queue_bytes, uint64_t input_bytes);
 
 /* ---- multicast messages of clients ---- */
 int dp_client_hold(struct dp *d, uint32_t slot, uint32_t yes); /* 1: nothing more is read from this client */

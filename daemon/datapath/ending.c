@@ -113,6 +113,13 @@ void client_slow(struct dp *d, struct dp_client *c)
     client_fail(d, c, "slow-receiver", text, DP_E_SLOW, 0);
 }
 
+void client_many(struct dp *d, struct dp_client *c, const char *option)
+{
+    char text[160];
+    snprintf(text, sizeof text, "the programs of this user take more memory here than %s allows", option);
+    client_fail(d, c, "too-many-bytes", text, DP_E_MANY, 0);
+}
+
 void client_no_memory(struct dp *d, struct dp_client *c)
 {
     client_fail(d, c, "busy", "the daemon has no memory left for this connection", -ENOMEM, 0);

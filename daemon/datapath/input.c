@@ -39,8 +39,20 @@ static void input_shrink(struct dp_client *c)
         c->in_cap = DP_INPUT_BYTES;
 }
 
-/* Make room for `need` bytes from in_start on, and for a read worth its system call. */
-static int input_room(struct dp_client *c, uint32_t need)
+/* 1: with an input of this size the programs of the client's user would hold too much unfinished. */
+static int beyond_user(const struct dp *d, const struct dp_client *c, uint64_t cap)
+{
+    if (!c->bounded || !d->user_input_max)
+        return 0;
+    uint64_t all = cap - c->in_cap; /* what each connection has at least is bounded by their number */
+    for (uint32_t i = 0; i < DP_CLIENTS_MAX; i++)
+        if (d->clients[i].used && d->clients[i].bounded && d->clients[i].user == c->user)
+            all += d->clients[i].in_cap - min64(d->clients[i].in_cap, DP_INPUT_BYTES);
+    return all > d->user_input_max;
+}
+
+/* Make room for `need` bytes from in_start on, and for a read worth its system call. -EDQUOT: its user has too much. */
+static int input_room(const struct dp *d, struct dp_client *c, uint32_t need)
 {
     const uint32_t have = c->in_end - c->in_start;
     if (c->in_start && (c->in_cap - c->in_start < need || c->in_cap - c->in_end < c->in_cap / 4)) {
@@ -51,6 +63,8 @@ static int input_room(struct dp_client *c, uint32_t need)
     if (c->in_cap >= need)
         return 0;
     const uint32_t cap = (need + 4095u) & ~4095u;
+    if (beyond_user(d, c, cap))
+        return -EDQUOT;
     uint8_t *in = mremap(c->in, c->in_cap, cap, MREMAP_MAYMOVE);
     if (in == MAP_FAILED)
         return -ENOMEM;
@@ -278,10 +292,13 @@ static enum served serve(struct dp *d, struct dp_client *c, int only_partial, ui
             c->quantum = 0;
             return SERVED_DRY;
         }
-        if (input_room(c, DP_HEADER + size)) {
+        const int error = input_room(d, c, DP_HEADER + size);
+        if (error == -EDQUOT)
+            client_many(d, c, "clients.input_bytes_per_user");
+        else if (error)
             client_no_memory(d, c);
+        if (error)
             return SERVED_DRY;
-        }
         if (input_read(d, c)) {
             ++*taken;
             c->quantum += DP_QUANTUM_READ;

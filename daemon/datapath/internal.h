@@ -387,6 +387,8 @@ struct dp_client {
     uint8_t out_armed;           /* EPOLLOUT is asked for */
     uint8_t paused;              /* its queue is over half: its sends are not read */
     uint8_t held;                /* by Python (dp_client_hold): nothing is read */
+    uint8_t bounded;             /* it shares the memory of its user's programs */
+    uint32_t user;
     uint8_t taking;              /* a control frame stands at the head of the input, for dp_take */
     uint8_t more;                /* dp_take has given a message of it: perhaps there is another one */
     uint8_t in_take;             /* the slot stands in the list of dp_take */
@@ -450,6 +452,7 @@ struct dp {
     uint32_t again;                     /* zj_asked_again, as last told, */
     uint64_t again_rest;                /* and not before this is it told again */
     struct dp_spread spread;
+    uint64_t user_queue_max, user_input_max; /* 0: no limit */
     uint8_t fenced;              /* that the core is has been reported */
     uint8_t hold;
 
@@ -553,7 +556,7 @@ uint64_t links_memory(const struct dp_links *ls);
 void links_add_counters(struct dp_links *ls, struct dp_counters *sum);
 
 /* ---- queue.c ---- */
-/* All return 0, -ENOMEM or what they say. */
+/* All return 0, -ENOMEM or what they say. queue_append: -EDQUOT, its user's programs take too much memory. */
 int queue_append(struct dp *d, struct dp_client *c, const uint8_t *head, uint32_t head_size, const uint8_t *body,
                  uint32_t body_size, uint32_t level, uint64_t position);
 int queue_urgent(struct dp *d, struct dp_client *c, const uint8_t *head, uint32_t head_size, const uint8_t *body,
@@ -602,6 +605,7 @@ void client_refuse(struct dp *d, struct dp_client *c, const char *code, const ch
 void client_fail(struct dp *d, struct dp_client *c, const char *code, const char *message, int error, int keep_released);
 void client_slow(struct dp *d, struct dp_client *c);
 void client_no_memory(struct dp *d, struct dp_client *c);
+void client_many(struct dp *d, struct dp_client *c, const char *option); /* its user's programs take too much memory */
 
 /* ---- input.c ---- */
 void clients_event(struct dp *d, uint32_t slot, uint32_t events);

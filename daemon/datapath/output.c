@@ -1,6 +1,8 @@
 /* Output: messages to the queues of the clients, positions, writing. */
 #include "internal.h"
 
+#define QUEUE_OPTION "clients.queue_bytes_per_user"
+
 #include <sys/epoll.h>
 
 int dp_client_put(struct dp *d, uint32_t slot, uint8_t type, uint8_t flags, uint16_t handle, const uint8_t *body, uint32_t size,
@@ -22,7 +24,11 @@ int dp_client_put(struct dp *d, uint32_t slot, uint8_t type, uint8_t flags, uint
         return -EPIPE;
     }
     d->api->positions(d->core, d->positions); /* an instance may have begun since the last turn */
-    return queue_append(d, c, head, sizeof head, body, size, level, position);
+    const int error = queue_append(d, c, head, sizeof head, body, size, level, position);
+    if (error != -EDQUOT)
+        return error;
+    client_many(d, c, QUEUE_OPTION);
+    return -EPIPE;
 }
 
 static void give(struct dp *d, const struct dp_member *to, struct dp_client *c, const struct zj_message *m, int own)
@@ -39,10 +45,13 @@ static void give(struct dp *d, const struct dp_member *to, struct dp_client *c, 
     put16(key + DP_MESSAGE_CLIENT, m->client);
     key[DP_MESSAGE_STATION] = (uint8_t)(m->src + 1); /* stations count from 1 outside the core */
     memset(key + DP_MESSAGE_PAD, 0, DP_MESSAGE - DP_MESSAGE_PAD);
-    if (queue_append(d, c, head, sizeof head, m->data, m->size, to->level, m->position)) {
+    const int error = queue_append(d, c, head, sizeof head, m->data, m->size, to->level, m->position);
+    if (error == -EDQUOT)
+        client_many(d, c, QUEUE_OPTION);
+    else if (error)
         client_no_memory(d, c);
+    if (error)
         return;
-    }
     c->delivered++;
     if (to->level == ZJ_ORDERED && m->stage == ZJ_DELIVERED)
         c->ordered_end = m->position + 1;

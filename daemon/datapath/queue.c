@@ -49,8 +49,21 @@ static int resize(struct dp_queue *q, uint64_t cap)
     return 0;
 }
 
-static int reserve(struct dp *d, struct dp_queue *q, uint64_t size)
+/* 1: with a ring of this capacity the programs of the client's user would take too much. The smallest ring is always allowed. */
+static int beyond_user(const struct dp *d, const struct dp_client *c, uint64_t cap)
 {
+    if (!c->bounded || !d->user_queue_max || cap <= DP_OUTPUT_BYTES_MIN)
+        return 0;
+    uint64_t all = cap - c->q.cap;
+    for (uint32_t i = 0; i < DP_CLIENTS_MAX; i++)
+        if (d->clients[i].used && d->clients[i].bounded && d->clients[i].user == c->user)
+            all += d->clients[i].q.cap;
+    return all > d->user_queue_max;
+}
+
+static int reserve(struct dp *d, struct dp_client *c, uint64_t size)
+{
+    struct dp_queue *q = &c->q;
     const uint64_t used = q->tail - q->written;
     if (used + size <= q->cap)
         return 0;
@@ -59,7 +72,7 @@ static int reserve(struct dp *d, struct dp_queue *q, uint64_t size)
         cap *= 2;
     if (cap > d->queue_cap_max)
         return -ENOMEM;
-    return resize(q, cap);
+    return beyond_user(d, c, cap) ? -EDQUOT : resize(q, cap);
 }
 
 /* ---- embargo ---- */
@@ -104,7 +117,7 @@ int queue_append(struct dp *d, struct dp_client *c, const uint8_t *head, uint32_
                  uint32_t body_size, uint32_t level, uint64_t position)
 {
     struct dp_queue *q = &c->q;
-    const int error = reserve(d, q, (uint64_t)head_size + body_size);
+    const int error = reserve(d, c, (uint64_t)head_size + body_size);
     if (error)
         return error;
     copy_in(q, q->tail, head, head_size);

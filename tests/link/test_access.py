@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes root, who can b
 
 @pytest.fixture
 def daemon(double_library: tuple[Any, Any]) -> Iterator[Daemon]:
-    made = Daemon(double_library)
+    made = Daemon(double_library, 1 << 20)
     made.open(5)
     yield made
     made.bench.close()
@@ -271,3 +272,49 @@ def test_without_rules_everybody_may_do_what_they_could(daemon: Daemon) -> None:
     talk(daemon, b, frame(SEND, b"x", handle=1))
     assert kinds(a.receive()) == [b"x"] and not daemon.clients.audit.refusals
     assert kinds(talk(daemon, a, frame(MEMBERS, b"g")))[0]["members"]
+
+
+@rule("G5", "G7")
+def test_memory_of_a_user_is_bounded_over_all_its_programs(daemon: Daemon) -> None:
+    daemon.clients.access.change(Access(quota=Quota(queue_bytes=1 << 20, input_bytes=1 << 20)))
+    daemon.clients.review()
+    mine = [program(daemon, STRANGER) for _ in range(3)]
+    others = [program(daemon, READER), daemon.program("root")]
+    for p in mine + others:
+        daemon.join(p, "g")
+        p.receive()
+    for _ in range(14):  # 14 * 60 kB for each of five, and nobody reads: more than 1 MiB for three, less for one
+        daemon.core.deliver(group_id("g"), bytes(60_000), src=1)
+    daemon.turn()
+    ended = [p for p in mine if "too-many-bytes" in [f for f in kinds(p.receive()) if isinstance(f, str)]]
+    assert ended and len(ended) < 3, "the programs that would need more, and no others"
+    for p in others:  # other users, and root
+        got = 0
+        while got < 14:
+            daemon.turn()
+            messages = len(p.receive())
+            assert messages, f"{got} of 14 have come, and no more do"
+            got += messages
+    assert daemon.clients.audit.refusals == {"too-many-bytes": len(ended)}
+
+
+@rule("G5")
+def test_halves_of_messages_are_bounded(daemon: Daemon) -> None:
+    """Each is within ``message_max``; together they are not within what a user may hold."""
+    daemon.clients.access.change(Access(quota=Quota(input_bytes=1 << 20)))
+    daemon.clients.review()
+    half = frame(SEND, bytes(600_000), handle=1)[:-1]
+    mine = [program(daemon, STRANGER) for _ in range(5)]
+    other = program(daemon, READER)
+    for p in [*mine, other]:
+        daemon.join(p, "g")
+        p.receive()
+        with contextlib.suppress(BrokenPipeError):  # cut off in the middle
+            for at in range(0, len(half), 50_000):
+                p.send(half[at : at + 50_000])
+                daemon.turn()
+    codes = [f for p in mine for f in kinds(p.receive()) if isinstance(f, str)]
+    assert codes and set(codes) == {"too-many-bytes"} and len(codes) < 5
+    other.send(b"\0")
+    daemon.turn()
+    assert any(data == bytes(600_000) for _, _, data, _ in daemon.core.taken()), "others' messages are taken"

@@ -33,19 +33,19 @@ class Daemon:
     """What a daemon has of its programs, without engine and network. Own messages come by themselves (``echo``), those of other
     stations by ``say``."""
 
-    def __init__(self, double: tuple[Any, Any]) -> None:
+    def __init__(self, double: tuple[Any, Any], message_max: int = 1 << 16) -> None:
         self.core = Double(*double, OWN - 1)
         self.core.c.room, self.core.c.echo = 1 << 60, 1
         self.dp = DataPath(
             self.core, station_index=OWN - 1, ethertype=ETHERTYPE, cluster=CLUSTER, group_mac=GROUP_MAC, rest_ns=0, linger_ns=0,
-            slice_ns=10**10, message_max=1 << 16,
+            slice_ns=10**10, message_max=message_max,
         )  # fmt: skip
         self.bench = Bench(self.core, self.dp)
         self.groups = Groups(OWN)
         self.commands: list[tuple[str, dict[str, Any]]] = []
         peers = [{"station": k, "host": f"host{k}", "state": "up", "incarnation": 10 + k} for k in (1, 2, 3)]
         status = {"peers": peers, "membership": {"letters": {"1": {"1": "A", "2": "A", "3": "S"}}}}
-        facts = Facts("test", OWN, 3, 1 << 16, 1 << 20, 64)
+        facts = Facts("test", OWN, 3, message_max, 1 << 20, 64)
         self.clients = Sessions(
             self.dp,
             self.groups,
