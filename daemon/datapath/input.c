@@ -73,6 +73,17 @@ static int input_room(const struct dp *d, struct dp_client *c, uint32_t need)
     return 0;
 }
 
+/* 0: there is no room for so many bytes, and the client has been cut off for it. */
+static int has_room(struct dp *d, struct dp_client *c, uint32_t need)
+{
+    const int error = input_room(d, c, need);
+    if (error == -EDQUOT)
+        client_many(d, c, "clients.input_bytes_per_user");
+    else if (error)
+        client_no_memory(d, c);
+    return !error;
+}
+
 /* 1: something came; 0: nothing now, or the end. */
 static int input_read(struct dp *d, struct dp_client *c)
 {
@@ -292,12 +303,7 @@ static enum served serve(struct dp *d, struct dp_client *c, int only_partial, ui
             c->quantum = 0;
             return SERVED_DRY;
         }
-        const int error = input_room(d, c, DP_HEADER + size);
-        if (error == -EDQUOT)
-            client_many(d, c, "clients.input_bytes_per_user");
-        else if (error)
-            client_no_memory(d, c);
-        if (error)
+        if (!has_room(d, c, DP_HEADER + size))
             return SERVED_DRY;
         if (input_read(d, c)) {
             ++*taken;
