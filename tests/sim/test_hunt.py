@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from zenjun.proto.core import Medium
 
+from ..timing import until_enough
 from .bus import draw_bus, possible, simulate_bus
 from .case import Case, Run, check_profile, parse_settings, run
 from .cluster import Result
@@ -125,7 +126,9 @@ def test_settings_are_read_and_written() -> None:
 @pytest.mark.slow
 def test_a_failure_is_made_small_and_stays_the_same_failure() -> None:
     found = next(done for seed in range(20) if (done := run(planted(seed))).checker)
-    small = shrink(found.case, 15)
+    small = until_enough(
+        lambda seconds: shrink(found.case, seconds), lambda done: done.result.options.messages < found.result.options.messages, 15
+    )
     assert small.checker == found.checker == "quorum"
     before, after = found.result.options, small.result.options
     assert after.stations <= before.stations
@@ -216,7 +219,7 @@ def test_a_hunt_ends_in_time(tmp_path: Path) -> None:
     began = time.monotonic()
     hunt = Hunt(200, tmp_path, lambda _: None)
     hunt.hunt(2, corpus=tmp_path / "none.txt")
-    assert time.monotonic() - began < 60, "the case that runs is finished, no other is begun"
+    assert time.monotonic() - began < 300, "the case that runs is finished, no other is begun"
     assert hunt.count
     assert read_corpus(tmp_path / "corpus.txt")
 
