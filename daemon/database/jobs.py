@@ -12,7 +12,9 @@ from typing import Any, Final
 SLOW_S: Final = 0.05
 """A short job that took so long has met a slow disk, or rows that take long: the next ones are the thread's."""
 SLOW_PAUSE_S: Final = 2.0
-"""For that long."""
+"""For that long at least."""
+SLOW_SHARE: Final = 100
+"""And for so many times as long as it took: the loop stands still for one part in so many at most."""
 
 
 class Jobs:
@@ -51,8 +53,9 @@ class Jobs:
         try:
             return function(*arguments)
         finally:
-            if (ended := time.monotonic()) - began > SLOW_S:
-                self._slow_until = ended + SLOW_PAUSE_S
+            took = time.monotonic() - began
+            if took > SLOW_S:
+                self._slow_until = began + took + max(SLOW_PAUSE_S, SLOW_SHARE * took)
 
     async def _run(self) -> None:
         while self._waiting:

@@ -22,6 +22,7 @@ __all__ = ["Plain"]
 
 Statement: TypeAlias = tuple[str, tuple[int | float | str | bytes | None, ...], bool]
 """SQL, values, and whether it is to change a row."""
+TEXTS_MAX: Final = 1000
 _NOT_RECORDED: Final = b"\0"
 _INTEGER: Final = struct.Struct("!xq")
 _FLOAT: Final = struct.Struct("!xd")
@@ -97,6 +98,8 @@ class Plain:
             return None
         key = (change.table.name, change.op, sum(1 << i for i, _ in old), sum(1 << i for i, _ in new))
         if (sql := self._texts.get(key)) is None:
+            if len(self._texts) >= TEXTS_MAX:
+                self._texts.clear()
             sql = self._texts[key] = _text(change, columns, [i for i, _ in old], [i for i, _ in new])
         return sql, tuple([_value(value) for _, value in (*new, *old)]), change.op is not Op.INSERT
 

@@ -195,6 +195,8 @@ class SqliteRows:
         return self._ids.get(txid.encode())
 
     def digest_at(self, version: int) -> bytes | None:
+        if self._position is None or version <= self._position.version - self.log_versions:
+            return None  # at all sites: what a batch has not noted yet is not cleared away yet either
         for entry in self._unlogged:
             if entry.position.version == version:
                 return entry.position.digest
@@ -236,10 +238,12 @@ class SqliteRows:
         self.connection.execute(
             "UPDATE zenjun_meta SET epoch = ?, version = ?, digest = ?", (last.epoch, last.version, last.digest)
         )
-        values = [(e.position.version, e.position.epoch, e.position.digest, e.txid.encode(), e.body) for e in entries]
-        self.connection.executemany("INSERT INTO zenjun_log VALUES(?, ?, ?, ?, ?)", values)
         oldest = last.version - self.log_versions
+        # First: a transaction that is too old to be known may have come again among these.
         self.connection.execute("DELETE FROM zenjun_log WHERE version <= ?", (oldest,))
+        kept = [e for e in entries if e.position.version > oldest]
+        values = [(e.position.version, e.position.epoch, e.position.digest, e.txid.encode(), e.body) for e in kept]
+        self.connection.executemany("INSERT INTO zenjun_log VALUES(?, ?, ?, ?, ?)", values)
         self._bodies.extend((e.position.version, len(e.body)) for e in entries)
         self._body_bytes += sum(len(e.body) for e in entries)
         while self._bodies and (self._body_bytes > LOG_BYTES_MAX or self._bodies[0][0] <= oldest):

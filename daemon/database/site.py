@@ -81,6 +81,7 @@ class Site:
         self.step = "waiting for zenjund"
         """What it is at, for people."""
         self.position: Position = NOTHING
+        self._tended: Position = NOTHING
         """Of the copy here."""
         self.on_version: Callable[[], None] = lambda: None
         """Called in the loop when the copy has another version."""
@@ -388,7 +389,10 @@ class Site:
             return machine.fail(str(failure), is_damaged=isinstance(failure, RowsDamaged))
         return []
 
-    def _tend(self, machine: Machine, rows: FileRows) -> list[Effect]:
+    def _tend(self) -> list[Effect]:
+        machine, rows = self.machine, self._rows  # as of now: a job before this one may have put another copy in place
+        if machine is None or rows is None:
+            return []
         try:
             rows.tend(self.doubts.syncing)
         except RowsFailed as failure:
@@ -605,8 +609,9 @@ class Site:
                 if late or machine.kept_bytes > KEPT_BYTES_MAX:
                     self._piece_at = time.monotonic()
                     self.carry_out(await self.work(machine.ask_again))
-            if (rows := self._rows) is not None and rows.has_grown():
-                self.carry_out(await self.work(self._tend, machine, rows))
+            if (rows := self._rows) is not None and self.position != self._tended and rows.has_grown():
+                self._tended = self.position  # a WAL that has been long stays so; there is nothing to do without commits
+                self.carry_out(await self.work(self._tend))
             await self.turn(machine)
             await self._compare(machine)
             await self.scrubs.turn(machine)

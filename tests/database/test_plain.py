@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import apsw
@@ -48,6 +48,14 @@ class NotFoundIgnored(Plain):
     def statements(self, changes: Iterable[Change]) -> list[Statement]:
         found = super().statements(changes)
         return [(sql, values, False) for sql, values, _ in found]
+
+
+class HalfDone(Plain):
+    """What has been done counts for nothing, also if it was all of it."""
+
+    def run(self, statements: Sequence[Statement]) -> bool:
+        super().run(statements)
+        return False
 
 
 class Counting(Plain):
@@ -123,6 +131,12 @@ def test_the_same_verdict_and_the_same_rows() -> None:
 @rule("B8")
 def test_a_row_that_is_not_there_counts() -> None:
     assert any(differences(NotFoundIgnored, seed) for seed in range(6))
+
+
+@rule("B8")
+def test_what_is_given_up_is_undone() -> None:
+    for seed in range(3):
+        assert not differences(HalfDone, seed)
 
 
 def test_a_schema_that_changes() -> None:
