@@ -241,10 +241,12 @@ class GroupHost(ServiceHost):
         self._allow_others(change.group)
 
     def _allow_others(self, group: str) -> None:
-        """Whether programs may send that are not in the group can be another matter now."""
-        for _, (connection, handle) in sorted(self._by_group.get(group, {}).items()):
-            if handle.send_only:
-                self._allow(connection, handle)
+        """Whether programs may send that are not in the group can be another matter now; also those who have taken another name
+        of the same id."""
+        for name in sorted({group, self._names.get(group_id(group), group)}):
+            for _, (connection, handle) in sorted(self._by_group.get(name, {}).items()):
+                if handle.send_only:
+                    self._allow(connection, handle)
 
     def _emit(self, data: bytes) -> None:
         """A message of this station to all."""
@@ -259,7 +261,10 @@ class GroupHost(ServiceHost):
 
     def sees(self, who: Identity, group: str) -> bool:
         """Whether a program may learn a group's name and members."""
-        return not self._access.is_limited or self._access.sees(who, group, self._groups.names())
+        if not self._access.is_limited:
+            return True
+        known = self._groups.names() if group.startswith(STATE_PREFIX) else ()
+        return self._access.sees(who, group, known)
 
     def _why_unseen(self, who: Identity, group: str) -> str:
         if group.startswith(STATE_PREFIX):
@@ -497,7 +502,9 @@ class GroupHost(ServiceHost):
         bound = self._by_group[handle.group]
         del bound[connection.client, handle.number]
         if not bound:
-            del self._by_group[handle.group], self._names[handle.group_id]
+            del self._by_group[handle.group]
+            if self._names.get(handle.group_id) == handle.group:  # two names may have one id: who only sends has joined nothing
+                del self._names[handle.group_id]
 
     def _part(self, connection: Connection, handle: Handle) -> None:
         """Begin to leave. The handle stays until the leave has come in its place."""

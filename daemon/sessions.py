@@ -113,7 +113,13 @@ class Sessions:
 
     def accept(self, sock: socket.socket, now: int) -> None:
         """Take a new connection over; ``sock`` is detached or closed."""
-        who = identity(sock)
+        try:
+            who = identity(sock)
+        except OSError as exc:
+            sock.close()
+            self.refused += 1
+            self._journal.event(logging.WARNING, "client", f"cannot tell who a client is: {exc.strerror}", now=now)
+            return
         code, text = self._turned_away(who)
         if not code:
             number = self.connections.new_number()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from enum import IntEnum, IntFlag
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias
 
@@ -239,6 +240,7 @@ def digest_of(data: bytes) -> bytes:
     return blake2b(data, digest_size=CHUNK_DIGEST_SIZE).digest()
 
 
+@lru_cache(8192)
 def companion_of(group: str) -> str:
     """Name of the group that a group's state transfer is agreed on in."""
     return f"zenjun.state.{blake2b(group.encode(), digest_size=6).hexdigest()}"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from zenjun.daemon.access import Access, Quota, Rule, identity
 from zenjun.daemon.config.principals import Principals
+from zenjun.proto.service.groups import Groups
 from zenjun.proto.service.transferwire import companion_of, mailbox_of
 from zenjun.proto.wire import group_id
 
@@ -189,6 +190,25 @@ def test_rights_that_are_taken_away_end_what_they_allowed(daemon: Daemon) -> Non
     (view,) = [json.loads(f.body) for f in frames if f.type == GROUP_VIEW]
     assert view["left"] and not daemon.groups.members("secret"), "the others see it go"
     assert daemon.groups.members("free"), "and the rest stays"
+
+
+def test_two_names_with_one_id_neither_pass_rights_nor_end_the_daemon(daemon: Daemon) -> None:
+    """A program holds a name for sending. A group begins at another station whose name has the same CRC-32; its first message to
+    that group would have this id. Then a program here joins it."""
+    mine, theirs = "nidmovh", "bubanxn"
+    assert group_id(mine) == group_id(theirs)
+    daemon.clients.access.change(Access((Rule(theirs, users(READER), users(READER)),)))
+    stranger, reader = program(daemon, STRANGER), program(daemon, READER)
+    talk(daemon, stranger, frame(JOIN, mine.encode(), flags=SEND_ONLY, handle=1))
+    daemon.say(2, Groups.encode_join(theirs, "q", level=0, open=True), client=9)
+    talk(daemon, stranger, frame(SEND, b"forged", handle=1))
+    assert not [data for _, _, data, _ in daemon.core.taken() if data == b"forged"]
+    daemon.join(reader, theirs)
+    assert len(daemon.groups.members(theirs)) == 2
+    for p in (stranger, reader):
+        p.sock.close()
+        daemon.turn()
+    assert len(daemon.groups.members(theirs)) == 1
 
 
 @rule("G3")
