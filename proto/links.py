@@ -361,7 +361,7 @@ class Judge:
         if self._whole[link] and down:
             self._missed[link] = now, set()
         if (missed := self._missed.get(link)) is not None:
-            missed[1].update(down)
+            missed[1].update(s for s in down if self._good[link, s])  # a newcomer has not been lost
             if self._has_fallen(link, down) or (whole and missed[1].intersection(others)):
                 self._fall(now, link)
                 del self._missed[link]
@@ -385,10 +385,10 @@ class Judge:
 
     def _refuses(self, link: int, station: int) -> bool:
         """Whether the station says that it does not hear this one on the link, and that it does on another one."""
-        _, said = self._said[link, station]
-        return not said.hears_station(self.config.station) and any(
-            self.states[other, station] is State.UP for other in self.config.links if other != link
-        )
+        said = self.said(link, station)
+        if said is None or said.hears_station(self.config.station):
+            return False
+        return any(self.states[other, station] is State.UP for other in self.config.links if other != link)
 
     def _fall(self, now: int, link: int) -> None:
         falls = [at for at in self._falls[link] if now - at < FALLS_NS]

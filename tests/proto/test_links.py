@@ -26,6 +26,9 @@ class Scene:
         self.judge = Judge(Config(1, 3, (1, 2), 2, HEARTBEAT, mode, order))
         self.now = 1_000 * MS
         self.frames = 0
+        self.members: tuple[int, ...] = MEMBERS
+        self.silent: set[tuple[int, int]] = set()
+        """(link, station) that are heard, and whose LINKS are lost."""
 
     def round(self, *reach: tuple[int, int], deaf: tuple[tuple[int, int], ...] = (), own: tuple[int, ...] = ()) -> list[object]:
         """After a heartbeat: (link, station) that are heard and hear station 1; ``deaf`` ones are heard only. own: links on which
@@ -36,16 +39,32 @@ class Scene:
         for link, station in (*reach, *deaf):
             heard[link][station - 1] = self.now
             hears = (1,) if (link, station) in reach else ()
-            self.judge.on_links(self.now, station, link, said(link, *hears, frames=self.frames))
+            if (link, station) not in self.silent:
+                self.judge.on_links(self.now, station, link, said(link, *hears, frames=self.frames))
         for link in own:
             heard[link][0] = self.now
-        return list(self.judge.step(self.now, heard, (1, 2), MEMBERS))
+        return list(self.judge.step(self.now, heard, (1, 2), self.members))
 
     def used(self) -> Use | None:
         return self.judge.used
 
 
 ALL = tuple((link, station) for link in (1, 2) for station in (2, 3))
+
+
+@rule("J11")
+def test_a_newcomer_whose_links_were_lost_is_no_fall() -> None:
+    """It is heard on link 2, and has said nothing there yet; link 2 was up to all others."""
+    scene = Scene()
+    scene.members, scene.silent = (1, 2), {(2, 3)}
+    for _ in range(2):
+        scene.round(*ALL)
+    scene.members = MEMBERS
+    scene.round(*ALL)
+    assert scene.judge.states[2, 3] is State.ONE_WAY
+    scene.silent = set()
+    scene.round(*ALL)
+    assert scene.used() == Use(Mode.AUTO, (1, 2)) and not scene.judge.hold_until_ns(2)
 
 
 @rule("J5", "J7")
