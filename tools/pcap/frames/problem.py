@@ -18,4 +18,4 @@ class Problem(IntEnum):
     LENGTH = 7  # the payload is longer than the frame
     CHECK = 8  # a checksum does not fit
     PAYLOAD = 9  # the payload does not fit its kind
-    ASIDE = 10  # nothing is: an envelope that holds no PDU (HELLO, LINKS, PROBE, PIECE), or an encrypted one
+    ASIDE = 10  # nothing is: an envelope that holds no PDU (HELLO, LINKS, PROBE), an encrypted one, or a piece of one

@@ -126,7 +126,8 @@ class Printer:
         if sealed is not None:
             self.out.write(fold([self.when(frame), *before, *pieces(sealed)], self.style.width) + "\n")
         elif plain is None:
-            short = f"TOO SHORT for a header: {len(frame.data)} of {frame.wire} bytes captured"
+            what = "CUT" if frame.problem is Problem.ASIDE else "TOO SHORT for a header"
+            short = f"{what}: {len(frame.data)} of {frame.wire} bytes captured"
             self.out.write(fold([self.when(frame), *before, self.style.paint(short, "1;31")], self.style.width) + "\n")
         else:
             self.out.write(line(self.when(frame), plain, self.style, *before, problem=frame.problem) + "\n")

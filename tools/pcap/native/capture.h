@@ -126,7 +126,7 @@ enum zp_problem {          /* the numbers of frames/problem.py */
     ZP_P_LENGTH = 7,       /* its length goes beyond the frame */
     ZP_P_CHECK = 8,        /* a checksum: of header and vectors, or of the payload */
     ZP_P_PAYLOAD = 9,      /* counts, offsets or sizes inside do not fit */
-    ZP_P_ASIDE = 10        /* nothing is wrong: an envelope that holds no PDU, or a hidden one */
+    ZP_P_ASIDE = 10        /* nothing is wrong: an envelope that holds no PDU, a hidden one, or a piece of one */
 };
 
 struct zp_pdu {
@@ -142,6 +142,8 @@ struct zp_pdu {
 uint32_t zp_envelope(const uint8_t *bytes, uint32_t captured, uint32_t wire);
 /* Whether it is a frame with an envelope but without a PDU that can be read: HELLO, LINKS, PROBE, PIECE, an encrypted PDU. */
 int zp_aside(const uint8_t *bytes, uint32_t captured, uint32_t wire);
+/* Of such a frame: whether a PDU that nobody reads here is in it, whole or in part. */
+int zp_hides(const uint8_t *bytes);
 /* Read and judge a PDU by itself, behind its envelope if it has one. Returns enum zp_problem; all of *p is valid only with ZP_P_NONE,
  * `kind` (0: not there) always. */
 int zp_pdu(const uint8_t *bytes, uint32_t captured, uint32_t wire, struct zp_pdu *p);

@@ -149,7 +149,7 @@ int zk_copies(struct zp_walk *w, uint32_t ethertype, uint64_t first, struct zk_c
             continue;
         const int problem = zp_pdu(l.pdu, l.captured, l.wire, &p);
         if (problem != ZP_P_NONE) {
-            *damaged += problem != ZP_P_ASIDE;
+            *damaged += problem != ZP_P_ASIDE || zp_hides(l.pdu);
             continue;
         }
         if (p.flags & ZJW_FLAG_PAIR)

@@ -236,7 +236,7 @@ int zo_feed(struct zo_observer *o, struct zp_walk *w, uint32_t file)
         if (l.ethertype == o->ethertype && l.known) {
             const int problem = zp_pdu(l.pdu, l.captured, l.wire, &p);
             if (problem != ZP_P_NONE) {
-                o->total.damaged += problem != ZP_P_ASIDE;
+                o->total.damaged += problem != ZP_P_ASIDE || zp_hides(l.pdu);
             } else if (!(p.flags & ZJW_FLAG_PAIR) && ours(o, &p)) { /* links are no part of the order of all */
                 int out = l.direction == 2 || !l.direction;
                 if (out && p.src == o->self + 1 && p.incarnation != o->life && !(p.flags & ZJW_FLAG_RELAYED)) {

@@ -113,6 +113,8 @@ int zp_aside(const uint8_t *b, uint32_t captured, uint32_t wire)
            ZJE_SIZEOF_ENVELOPE + be16(b + ZJE_ENVELOPE_LENGTH) + (plain ? 4u : ZJE_TAG_BYTES) <= wire;
 }
 
+int zp_hides(const uint8_t *b) { return b[ZJE_ENVELOPE_WHAT] == ZJE_WHAT_PDU || b[ZJE_ENVELOPE_WHAT] == ZJE_WHAT_PIECE; }
+
 int zp_pdu(const uint8_t *b, uint32_t captured, uint32_t wire, struct zp_pdu *p)
 {
     memset(p, 0, sizeof *p);
