@@ -107,6 +107,28 @@ def test_a_call_at_a_time() -> None:
     assert two.answer(one.me, session, 0, b"late") == [], "its reply goes nowhere"
 
 
+@rule("Z3")
+def test_messages_and_views_come_in_any_order() -> None:
+    """The group has order op: what a newcomer says may come before the view that lets it in, and what others say at that view may
+    come to it before it is in the group, where nobody gets it."""
+    one, two = Distance((1, 1), Zones(2)), Distance((2, 1), Zones(2))
+    everybody = {one.me, two.me}
+    one.on_view({one.me}, {one.me})
+    one.announce({"u": True})
+    lost = one.on_view(everybody, {two.me})  # what it says does not reach the newcomer
+    assert lost
+    (here,) = [e for e in two.on_view(everybody, {two.me}) if isinstance(e, Emit)]
+    other = Distance((1, 2), Zones(2))
+    other.on_message(two.me, here.data)
+    other.on_view({other.me, two.me}, {other.me})
+    assert other.said[two.me].zones == two.text, "said before the view"
+    _carry(one, two, one.on_message(two.me, here.data))
+    assert two.nearest("u", (1, 2)) == one.me, "what the newcomer says is answered"
+    for k in range(200):
+        other.on_message((9, k), here.data)
+    assert len(other.early) <= distance.EARLY_MAX
+
+
 def test_here_is_json() -> None:
     made = distance.Here("1=1", {"u": True, "v": False})
     assert distance.Here.decode(made.encode()) == made

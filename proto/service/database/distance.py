@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from ..base import Effect, Emit, Source
 from .zones import Zones
 
+EARLY_MAX: Final = 64
 SESSIONS_MAX: Final = 32
 """That a station serves at a time."""
 CALL_MAX: Final = 8 << 20
@@ -159,6 +160,8 @@ class Distance:
         self.members: frozenset[Source] = frozenset()
         self.said: dict[Source, Here] = {}
         """What each member has said last."""
+        self.early: dict[Source, Here] = {}
+        """What processes have said that are in no view yet: in a group of order op a message may come before the view."""
         self.own: Mapping[str, bool] = {}
         self.served: dict[tuple[Source, int], _Served] = {}
         self.used: dict[int, _Used] = {}
@@ -207,6 +210,7 @@ class Distance:
         """Processes have come or gone."""
         self.members = frozenset(members)
         self.said = {source: here for source, here in self.said.items() if source in self.members and source not in joined}
+        self.said |= {source: self.early.pop(source) for source in list(self.early) if source in self.members}
         for session, used in list(self.used.items()):
             if used.to not in self.members or used.to in joined:
                 self._lose(session, f"station {used.to[0]} has gone")
@@ -221,6 +225,7 @@ class Distance:
         """The connection to zenjund, or its place in the order, is lost."""
         self.members = frozenset()
         self.said = {}
+        self.early = {}
         for session in list(self.used):
             self._lose(session, "this station has left the order")
         for source, session in list(self.served):
@@ -230,13 +235,21 @@ class Distance:
     def on_message(self, source: Source, data: bytes) -> list[Effect]:
         """A message of the group."""
         frame = Frame.decode(data)
-        if frame is None or source not in self.members:
+        if frame is not None and frame.kind is Kind.HERE and source not in self.members:
+            if (here := Here.decode(frame.data)) is not None:
+                self.early[source] = here
+                while len(self.early) > EARLY_MAX:
+                    del self.early[next(iter(self.early))]
+        elif frame is None or source not in self.members:
             self.dropped["stranger" if frame is not None else "malformed"] += 1
         elif frame.kind is Kind.HERE:
             if (here := Here.decode(frame.data)) is None:
                 self.dropped["malformed"] += 1
             else:
+                is_first = source not in self.said
                 self.said[source] = here
+                if is_first and source != self.me and self.me in self.members:
+                    self._say()  # what was said at its view may have come to it before it was in the group
         elif frame.to == self.me:
             take = {Kind.CALL: self._call, Kind.REPLY: self._reply, Kind.END: self._end, Kind.GONE: self._gone}
             take[frame.kind](source, frame)
