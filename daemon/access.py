@@ -155,10 +155,14 @@ class Access:
             return True
         if group.startswith(RESERVED_PREFIX):
             return group.startswith(STATE_PREFIX)
-        for rule in self._rules:
-            if fnmatchcase(group, rule.groups):
-                return (rule.send if what == "send" else rule.receive).has(who.uid, who.groups)
-        return not self._closed
+        if (found := self._rule_of(group)) is None:
+            return not self._closed
+        _, rule = found
+        return (rule.send if what == "send" else rule.receive).has(who.uid, who.groups)
+
+    def _rule_of(self, group: str) -> tuple[int, Rule] | None:
+        """The first rule that names a group, and its number, from 1."""
+        return next((found for found in enumerate(self._rules, 1) if fnmatchcase(group, found[1].groups)), None)
 
     def why_not(self, who: Identity, what: What, group: str) -> str:
         """The text of the refusal, naming what is missing."""
@@ -168,9 +172,8 @@ class Access:
         return f"{who.name} may not {to} group {group!r}: {self._where(what, group)} (docs/access.md)"
 
     def _where(self, what: What, group: str) -> str:
-        for number, rule in enumerate(self._rules, 1):
-            if fnmatchcase(group, rule.groups):
-                return f"table {number} of [[access]], for groups {rule.groups!r}, does not name it under {what}"
+        if (found := self._rule_of(group)) is not None:
+            return f"table {found[0]} of [[access]], for groups {found[1].groups!r}, does not name it under {what}"
         return "no [[access]] names the group, and clients.closed = true"
 
     def sees(self, who: Identity, group: str, known: Iterable[str]) -> bool:
