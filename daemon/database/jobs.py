@@ -21,8 +21,9 @@ class Jobs:
     """A thread that runs one function after another. What is given while it runs is run together afterwards: each change between
     threads takes as long as a transaction."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._clock = clock
         self._waiting: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._held = 0
@@ -46,14 +47,14 @@ class Jobs:
     async def run_short(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """``run``, for what takes less time than a change between threads: here and now, if the thread has nothing to do and all
         results have gone on, so that they do so in the order of the calls."""
-        began = time.monotonic()
+        began = self._clock()
         is_idle = not self._held and (self._task is None or self._task.done())
         if not is_idle or self._closed or began < self._slow_until:
             return await self.run(function, *arguments)
         try:
             return function(*arguments)
         finally:
-            took = time.monotonic() - began
+            took = self._clock() - began
             if took > SLOW_S:
                 self._slow_until = began + took + max(SLOW_PAUSE_S, SLOW_SHARE * took)
 

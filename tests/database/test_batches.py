@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from zenjun.daemon.database.branch import Branch
 from zenjun.daemon.database.copy import FileRows, open_copy
 from zenjun.daemon.database.files import Files
-from zenjun.daemon.database.jobs import SLOW_S, Changes, Jobs
+from zenjun.daemon.database.jobs import SLOW_S, SLOW_SHARE, Changes, Jobs
 from zenjun.proto.service.database.messages import Position, Segment, Txid, encode_body, next_digest
 from zenjun.proto.service.database.rows import Entry, RowsFailed, Verdict
 
@@ -138,11 +137,13 @@ def test_a_short_job_is_done_at_once_if_nothing_is_under_way() -> None:
     """Results go on in the order of the calls, whichever thread does them; after a long one all are the thread's."""
 
     async def run() -> None:
-        jobs, log = Jobs("test"), list[str]()
+        now = 0.0
+        jobs, log = Jobs("test", clock=lambda: now), list[str]()
         here, gate = threading.get_ident(), threading.Event()
 
-        def job(name: str, pause: float = 0.0) -> str:
-            time.sleep(pause)
+        def job(name: str, takes_s: float = 0.0) -> str:
+            nonlocal now
+            now += takes_s
             return name + ("" if threading.get_ident() == here else " (thread)")
 
         def held() -> str:
@@ -162,6 +163,8 @@ def test_a_short_job_is_done_at_once_if_nothing_is_under_way() -> None:
         assert log == ["held (thread)", "second (thread)"]
         assert await jobs.run_short(job, "slow", SLOW_S * 1.1) == "slow"
         assert await jobs.run_short(job, "after it") == "after it (thread)"
+        now += SLOW_SHARE * SLOW_S * 1.2
+        assert await jobs.run_short(job, "much later") == "much later"
         with pytest.raises(ZeroDivisionError):
             await jobs.run_short(lambda: 1 // 0)
         jobs.close()
