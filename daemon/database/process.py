@@ -411,8 +411,11 @@ class Process:
             return others.nearest(site.uuid.hex(), site.sites.stations) is not None
 
         await site.until(lambda: site.active or site.step.startswith(FAILED_STEPS), min(seconds, HERE_S))
-        deadline = time.monotonic() + seconds
-        while site.is_blank and not elsewhere() and time.monotonic() < deadline:
+        # A copy that may be used no longer says nothing of the others; they have not spoken yet just after this process has begun.
+        begun = time.monotonic()
+        while not site.active and not elsewhere() and (waited := time.monotonic() - begun) < seconds:
+            if not site.is_blank and (self.distant.admitted or waited > HERE_S):
+                break
             await asyncio.sleep(RETRY_S / 10)
         if site.active or not elsewhere():
             return site

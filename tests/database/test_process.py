@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from zenjun.daemon.database.driver.service import socket_path
 from zenjun.daemon.database.errors import NotReachable, SerializationError, error_of
 from zenjun.daemon.database.files import claim
 from zenjun.daemon.database.metrics import families
-from zenjun.daemon.database.process import Elsewhere
+from zenjun.daemon.database.process import Elsewhere, Process
 from zenjun.daemon.database.wire import SOCKET, beside
 from zenjun.daemon.metrics import openmetrics
 
@@ -60,6 +62,45 @@ def test_where_the_socket_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setenv("ZENJUN_DB", str(tmp_path / "db.sock"))
     with pytest.raises(NotReachable, match="is zenjun-db running"):
         connect("shop")
+
+
+def place(others: list[int], *, is_blank: bool = False, speaks_later: bool = False, seconds: float = 20.0) -> object:
+    """Where a program is sent to whose station has a copy that has failed, while those stations have active ones."""
+
+    async def never(*_: object) -> bool:
+        return False
+
+    async def run() -> object:
+        known = [] if speaks_later else others
+        site = SimpleNamespace(
+            active=False, is_blank=is_blank, step="damaged", uuid=SimpleNamespace(hex=lambda: "u"), until=never,
+            sites=SimpleNamespace(stations={1, 2, 3}),
+        )  # fmt: skip
+        machine = SimpleNamespace(nearest=lambda uuid, stations: next(iter(known), None))
+        process = SimpleNamespace(sites={"shop": site}, distant=SimpleNamespace(machine=machine, admitted=not speaks_later))
+
+        async def speak() -> None:
+            await asyncio.sleep(0.2)
+            known.extend(others)
+            process.distant.admitted = True
+
+        speaking = asyncio.create_task(speak()) if speaks_later else None
+        found = await Process.place_of(process, "shop", seconds)  # type: ignore[arg-type]
+        if speaking is not None:
+            await speaking
+        return "here" if found is site else found
+
+    return asyncio.run(run())
+
+
+@pytest.mark.rule("Z3")
+def test_a_copy_that_has_failed_is_not_used_before_the_others_have_spoken() -> None:
+    assert place([2]) is None, "at a distance"
+    assert place([2], speaks_later=True) is None, "this process has begun a moment ago"
+    assert place([]) == "here", "nobody has a better one"
+    assert place([], speaks_later=True) == "here"
+    assert place([2], is_blank=True, speaks_later=True) is None
+    assert place([], is_blank=True, seconds=0.2) == "here", "not for ever"
 
 
 def test_errors_of_the_process() -> None:
