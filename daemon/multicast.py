@@ -135,6 +135,8 @@ class MulticastHost:
         self._own_bytes = 0
         self._outgoing: dict[int, deque[Outgoing]] = {}
         """By client number."""
+        self._next: Connection | None = None
+        """The program whose message waits until there is room for it among the unfinished ones: no other one goes before it."""
         self._last: tuple[Record, Encoded] | None = None
         self._touched: set[int] = set()
         self._accepted: list[tuple[int, list[Record]]] = []
@@ -187,6 +189,7 @@ class MulticastHost:
         self._order_of.clear()
         self._own.clear()
         self._own_bytes = 0
+        self._next = None
         self._settled = EraNumber(0, 0)
 
     def lost(self, connection: Connection) -> tuple[int, bool]:
@@ -514,7 +517,10 @@ class MulticastHost:
             return True
         if verdict is WAIT or not self.is_ready or not self._standing.quorum:
             return False
-        if self._own_bytes + len(m.data) > MESSAGE_MAX and self._own:
+        if self._next not in (None, m.connection) and self._next in self._connections:
+            return False
+        self._next = m.connection if self._own_bytes + len(m.data) > MESSAGE_MAX and self._own else None
+        if self._next is not None:
             return False
         groups = self.member.groups_of_one_order(m.groups)
         if not groups:

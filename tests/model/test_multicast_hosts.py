@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import Iterable
 
+import pytest
 from zenjun.daemon.clientwire import SEND_TO, Frame, JoinFlag
 from zenjun.proto.multicast.codec import decode, encode
 from zenjun.proto.multicast.records import Decide, Report
@@ -67,6 +68,40 @@ def test_a_message_right_behind_a_join_waits_for_its_place() -> None:
     run.put_send_to(p, [1, 2], b"first")
     run.settled()
     assert contents(p) == [b"first"] and p.done == {1: 1}
+
+
+def test_a_large_message_waits_for_what_is_under_way_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones of another program leave too little room all the time: those given after it go after it."""
+    monkeypatch.setattr("zenjun.daemon.multicast.MESSAGE_MAX", 100)
+    run = Few()
+    p, q = run.daemons[1].connect(), run.daemons[1].connect()
+    for program in (p, q, run.daemons[2].connect()):
+        run.put_join(program, 1, "g")
+    run.settled()
+    for k in range(3):
+        run.put_send_to(p, [1], b"before %d " % k + bytes(20))
+    run.put_send_to(q, [1], b"large" + bytes(95))
+    run.run_until(run.now + 1)
+    for k in range(60):
+        run.put_send_to(p, [1], b"after %d " % k)
+        run.run_until(run.now + MS // 20)
+    run.settled()
+    assert [c.split()[0].rstrip(b"\0") for c in contents(q)] == [b"before"] * 3 + [b"large"] + [b"after"] * 60
+
+
+def test_who_ends_while_its_large_message_waits_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zenjun.daemon.multicast.MESSAGE_MAX", 100)
+    run = Few()
+    p, q = run.daemons[1].connect(), run.daemons[1].connect()
+    for program in (p, q, run.daemons[2].connect()):
+        run.put_join(program, 1, "g")
+    run.settled()
+    run.put_send_to(p, [1], b"before" + bytes(20))
+    run.put_send_to(q, [1], b"large" + bytes(95))
+    run.put_send_to(p, [1], b"after" + bytes(20))
+    run.daemons[1].end(q)
+    run.settled()
+    assert [c.rstrip(b"\0") for c in contents(p) if not c.startswith(b"large")] == [b"before", b"after"]
 
 
 def test_a_message_that_waits_goes_to_the_next_instance() -> None:
