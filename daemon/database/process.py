@@ -411,7 +411,7 @@ class Process:
             return others.nearest(site.uuid.hex(), site.sites.stations) is not None
 
         await site.until(lambda: site.active or site.step.startswith(FAILED_STEPS), min(seconds, HERE_S))
-        # A copy that may be used no longer says nothing of the others; they have not spoken yet just after this process has begun.
+        # A copy that may be used no longer says nothing of the others; they have not spoken just after this process has begun.
         begun = time.monotonic()
         while not site.active and not elsewhere() and (waited := time.monotonic() - begun) < seconds:
             if not site.is_blank and (self.distant.admitted or waited > HERE_S):
