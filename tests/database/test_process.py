@@ -88,7 +88,7 @@ def place(others: list[int], *, is_blank: bool = False, speaks_later: bool = Fal
         found = await Process.place_of(process, "shop", seconds)  # type: ignore[arg-type]
         if speaking is not None:
             await speaking
-        return "here" if found is site else found
+        return found and "here"
 
     return asyncio.run(run())
 
