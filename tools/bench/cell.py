@@ -7,7 +7,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -213,6 +213,53 @@ def run_window(cluster: Cluster, cell: Cell) -> Window:
     finally:
         for client in clients:
             client.end(grace_s)
+
+
+def run_phases(
+    cluster: Cluster, cell: Cell, acts: Sequence[Callable[[], None]], phase_s: float
+) -> tuple[list[Json], list[float]]:
+    """Run the clients once (``cell.watch``): warm-up, a phase in which nothing happens, and one for each act, which begins
+    with it and goes on for ``phase_s`` when it has been done; ``cell.seconds`` is the longest time for all.
+
+    Returns the clients' reports by station, each with ``fewer``: how many views of fewer members it was told of; and the longest
+    time without a delivery at any station, ms, by phase. Raises BenchError, and what an act raises.
+    """
+    clients: list[Client] = []
+    grace_s = 0.0
+    try:
+        for station in range(1, cell.stations + 1):
+            clients.append(Client(station, cluster.spawn_client(station, cell)))
+        deadline = time.monotonic() + START_S
+        for client in clients:
+            client.line("READY", deadline)
+        t0 = time.monotonic_ns() + LEAD_NS
+        w0 = t0 + int(cell.warm_s * 1e9)
+        w1 = w0 + int(cell.seconds * 1e9)
+        for client in clients:
+            client.say(f"GO {t0} {w0} {w1} {w1 + int(cell.drain_s * 1e9)}")
+        sleep_until(w0)
+        time.sleep(phase_s)
+        for act in acts:
+            for client in clients:
+                client.say("MARK")
+            act()
+            time.sleep(phase_s)
+        for client in clients:
+            client.say("STOP")
+        deadline = time.monotonic() + cell.drain_s + 5
+        results = [_report(client, cell.stations, deadline) for client in clients]
+        grace_s = 2.0
+    finally:
+        for client in clients:
+            client.end(grace_s)
+    return results, [max(phase) for phase in zip(*(r["gap_max_ms_by_phase"] for r in results), strict=True)]
+
+
+def _report(client: Client, stations: int, deadline: float) -> Json:
+    fewer = 0
+    while not (line := client.line("", deadline)).startswith("RESULT"):
+        fewer += line.startswith("GROUP") and int(line.split()[2]) < stations
+    return {**json.loads(line[len("RESULT") :]), "fewer": fewer}
 
 
 def problems(cell: Cell, results: Sequence[Json]) -> list[str]:

@@ -9,7 +9,6 @@ two, without losses and with losses on one.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..lab import Lab, LabError
-from .cell import LEAD_NS, START_S, BenchError, Cell, Client, Json, problems, run_window, summary
+from .cell import BenchError, Cell, Json, problems, run_phases, run_window, summary
 from .plan import machine
 from .systems import Zenjun
 from .table import markdown, number
@@ -99,7 +98,7 @@ def _figures(work: Callable[[], Json]) -> Json:
         return {"ok": False, "problems": [str(error)]}
 
 
-def _changes(lab: Lab) -> int:
+def changes_of(lab: Lab) -> int:
     """Changes of members that any station has seen, and instances that it has begun."""
     said = [station.status(5.0) for station in lab.stations.values()]
     return sum(int(s["membership"]["changes"]) + int(s["instance"]) for s in said)
@@ -112,38 +111,17 @@ def _cut(lab: Lab, system: Zenjun, plan: LinksPlan, cut: str, rate: float) -> Js
     cell = Cell(
         plan.stations, plan.stations, plan.size, "preack", mode, 0.0, 1500, seconds, WARM_S, DRAIN_S, rate or 1.0, watch=True
     )
-    clients: list[Client] = []
-    grace_s = 0.0
-    before = _changes(lab)
-    try:
-        for station in range(1, cell.stations + 1):
-            clients.append(Client(station, system.spawn_client(station, cell)))
-        deadline = time.monotonic() + START_S
-        for client in clients:
-            client.line("READY", deadline)
-        t0 = time.monotonic_ns() + LEAD_NS
-        w0 = t0 + int(cell.warm_s * 1e9)
-        w1 = w0 + int(cell.seconds * 1e9)
-        for client in clients:
-            client.say(f"GO {t0} {w0} {w1} {w1 + int(cell.drain_s * 1e9)}")
-        time.sleep(max(0.0, (w0 - time.monotonic_ns()) / 1e9) + PHASE_S)
-        _say(clients, "MARK")
-        CUTS[cut](lab)
-        time.sleep(PHASE_S)
-        _say(clients, "MARK")
+    before = changes_of(lab)
+
+    def healed() -> None:
         lab.heal()
         lab.station(1).cable_in(1)
-        time.sleep(PHASE_S)
-        _say(clients, "STOP")
-        deadline = time.monotonic() + cell.drain_s + 5
-        results = [json.loads(c.line("RESULT", deadline)) for c in clients]
-        grace_s = 2.0
+
+    try:
+        results, gaps = run_phases(system, cell, (partial(CUTS[cut], lab), healed), PHASE_S)
     finally:
-        lab.heal()
-        for client in clients:
-            client.end(grace_s)
-    gaps = [max(phase) for phase in zip(*(r["gap_max_ms_by_phase"] for r in results), strict=True)]
-    found, changes = problems(cell, results), _changes(lab) - before
+        healed()
+    found, changes = problems(cell, results), changes_of(lab) - before
     if changes:
         found.append(f"{changes} changes of members were seen")
     return {
@@ -159,11 +137,6 @@ def _rate(system: Zenjun, plan: LinksPlan) -> Json:
     """Throughput of all stations. Raises BenchError."""
     cell = Cell(plan.stations, plan.stations, 1300, "preack", "throughput", 0.0, 1500, 3.0, WARM_S, DRAIN_S)
     return summary(cell, run_window(system, cell))
-
-
-def _say(clients: Sequence[Client], line: str) -> None:
-    for client in clients:
-        client.say(line)
 
 
 def _merged(*options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

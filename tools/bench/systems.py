@@ -25,6 +25,7 @@ OPEN_S: Final = 20.0
 """Longest wait for a cluster of ours to open."""
 COMMAND_S: Final = 15.0
 STOP_S: Final = 5.0
+COROSYNC_KEY_BYTES: Final = 256
 
 
 class System:
@@ -149,7 +150,7 @@ class Keyed(Zenjun):
 
     def __init__(self, lab: Lab, security: str, folder: Path) -> None:
         """security: as ``cluster.security``; folder: for the key."""
-        path = folder / "bench.key"
+        self.key_file = path = folder / "bench.key"
         write_key(path, new_text(LONG_KEY_BYTES))
         super().__init__(
             lab, name=f"zenjun-{security}", options={"cluster": {"security": security}, "station": {"key_file": str(path)}}
@@ -190,11 +191,17 @@ class Corosync(System):
     """corosync with knet, its default transport, and libcpg clients. ``sched_rr`` is its switch for real-time scheduling: yes is
     its default, no is faster where there are fewer cores than busy daemons."""
 
-    def __init__(self, lab: Lab, *, real_time: bool, client: Path, folder: Path) -> None:
-        """client: what ``build_client`` made. folder: for configurations and logs."""
+    def __init__(
+        self, lab: Lab, *, real_time: bool, client: Path, folder: Path, crypto: bool = False, link_mode: str = "passive"
+    ) -> None:
+        """client: what ``build_client`` made. folder: for configurations and logs, of this system alone if the lab has others.
+        crypto: AES-256 and HMAC-SHA-256, with a new key. link_mode: of knet, which takes all links of the lab."""
         super().__init__(lab)
         self.real_time = real_time
-        self.name = "corosync" if real_time else "corosync-no-rr"
+        self.crypto = crypto
+        self.link_mode = link_mode
+        self.links = lab.links
+        self.name = "corosync" + ("" if real_time else "-no-rr") + ("-crypto" if crypto else "")
         self.client = client
         self.folder = folder
         self.daemons: list[subprocess.Popen[bytes]] = []
@@ -227,16 +234,22 @@ class Corosync(System):
 
     def _configuration(self, folder: Path) -> str:
         nodes = "".join(
-            f"  node {{\n    ring0_addr: {ip_address(k)}\n    name: node{k}\n    nodeid: {k}\n  }}\n" for k in self.lab.stations
+            "  node {\n"
+            + "".join(f"    ring{link - 1}_addr: {ip_address(k, link)}\n" for link in range(1, self.links + 1))
+            + f"    name: node{k}\n    nodeid: {k}\n  }}\n"
+            for k in self.lab.stations
         )
+        crypto = "crypto_cipher: none\n  crypto_hash: none"
+        if self.crypto:
+            crypto = f"crypto_cipher: aes256\n  crypto_hash: sha256\n  keyfile: {self._key()}"
         schedule = "sched_rr: yes" if self.real_time else "sched_rr: no\n  priority: 0"
         return f"""totem {{
   version: 2
   cluster_name: bench
   transport: knet
   ip_version: ipv4
-  crypto_cipher: none
-  crypto_hash: none
+  link_mode: {self.link_mode}
+  {crypto}
 }}
 nodelist {{
 {nodes}}}
@@ -253,6 +266,14 @@ system {{
   state_dir: {folder}/state
 }}
 """
+
+    def _key(self) -> Path:
+        """The file of the key that all stations have."""
+        path = self.folder / f"{self.name}.key"
+        if not path.exists():
+            path.touch(0o400)
+            path.write_bytes(os.urandom(COROSYNC_KEY_BYTES))
+        return path
 
     def _inside(self, station: int) -> list[str]:
         """Prefix that puts a command into the daemon's mount namespace, where its sockets are."""

@@ -25,11 +25,14 @@ from ..bench.names_table import render_names
 from ..bench.plan import MODES, PEERS, RAW_STATIONS_MAX, Plan, run
 from ..bench.systems import Corosync
 from ..bench.table import BUS, render, size_name
+from ..bench.trust import KIND as TRUST
+from ..bench.trust import render as render_trust
 from .benchcommon import Callback, guarded, measured, progress, tables, there, words
 from .benchdatabase import database
 from .benchgroups import groups
 from .benchlinks import links
 from .benchnames import directory
+from .benchtrust import trust
 from .common import FAILED, Failure
 from .lazy import Overview
 
@@ -77,6 +80,7 @@ Examples:
   zenjun bench --stations 5 --mode throughput --size 1300 --loss 0,1%,5%
   zenjun bench --medium bus --mode throughput --table   what the paper's recovery costs beside the selective one
   zenjun bench links                           one of two links fails; two links against one
+  zenjun bench trust                           what keys, links and frame sizes cost, each with its bound
   zenjun bench groups                          orders token and abcast beside total, by the size of the group
   zenjun bench failover                        a station is killed and comes back: how long until that is known
   zenjun bench directory                       names set, looked up and watched, beside etcd
@@ -352,10 +356,11 @@ def show_table(files: tuple[IO[str], ...]) -> None:
                 raise Failure(f"{file.name}, line {number}: no JSON object") from None
     killed = [r for r in rows if r.get("bench") == KIND]
     names = [r for r in rows if r.get("bench") == NAMES]
-    windows = [r for r in rows if r.get("bench") not in (KIND, NAMES, LINKS, GROUPS)]
+    windows = [r for r in rows if r.get("bench") not in (KIND, NAMES, LINKS, GROUPS, TRUST)]
     cut = [r for r in rows if r.get("bench") == LINKS]
     grouped = [r for r in rows if r.get("bench") == GROUPS]
-    if windows or not (killed or names or cut or grouped):
+    trusted = [r for r in rows if r.get("bench") == TRUST]
+    if windows or not (killed or names or cut or grouped or trusted):
         click.echo(render(windows))
     if names:
         click.echo(render_names(names))
@@ -365,9 +370,12 @@ def show_table(files: tuple[IO[str], ...]) -> None:
         click.echo(render_links(cut))
     if grouped:
         click.echo(render_groups(grouped))
+    if trusted:
+        click.echo(render_trust(trusted))
 
 
 bench.add_command(directory)
 bench.add_command(links)
+bench.add_command(trust)
 bench.add_command(groups)
 bench.add_command(database)
