@@ -84,15 +84,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return result
 
 
+CLOCKED = ("client", "daemon", "database", "pcap", "tools", "jepsen", "uml")
+"""Folders of tests that wait for processes, threads or sockets. What only computes comes to the same on any machine."""
+AFTER_S = 0.3
+"""After a failure, before the sleeper's notes are read: the test may have its processor again sooner than the sleeper."""
 _SLEEPER: list[Sleeper] = []
 _STALLED: dict[str, float] = {}
 """Seconds of the longest stall during each test that had one, by test."""
 
 
 def _unstalled(item: pytest.Item) -> Generator[None, object, object]:
-    """A test of real daemons that fails on a machine that stalls meanwhile says so first (stalls.py). What a judge of histories
-    finds counts on any machine."""
-    if not (item.get_closest_marker("lab") or item.get_closest_marker("docker")) or item.get_closest_marker("judge"):
+    """A test of real daemons, or another one of time, that fails on a machine that stalls meanwhile says so first (stalls.py).
+    What a judge of histories finds counts on any machine."""
+    is_of_time = item.get_closest_marker("lab") or item.get_closest_marker("docker") or item.path.parent.name in CLOCKED
+    if not is_of_time or item.get_closest_marker("judge"):
         return (yield)
     if not _SLEEPER:
         _SLEEPER.append(Sleeper())
@@ -100,6 +105,7 @@ def _unstalled(item: pytest.Item) -> Generator[None, object, object]:
     try:
         return (yield)
     except (Exception, pytest.fail.Exception) as error:
+        time.sleep(AFTER_S)
         if late := _SLEEPER[0].longest_s(begun):
             said = (
                 f"not within its time: this machine stalled for {1000 * late:.0f} ms meanwhile; {type(error).__name__}: {error}"
@@ -135,7 +141,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"processor time {total:.0f} s: {most}")
     if _STALLED:
         terminalreporter.line(
-            f"this machine stalled for over {1000 * LONG_S:.0f} ms during {len(_STALLED)} tests of real daemons, "
+            f"this machine stalled for over {1000 * LONG_S:.0f} ms during {len(_STALLED)} tests of daemons and of time, "
             f"for {1000 * max(_STALLED.values()):.0f} ms at most"
         )
     reasons = {str(r.longrepr[2]) for r in terminalreporter.stats.get("skipped", ()) if isinstance(r.longrepr, tuple)}

@@ -1,7 +1,8 @@
 """How long this machine made a process wait for its processor, while a test ran.
 
 What a test of real daemons finds on a machine that stands still for a while proves nothing: timers of several stations expire
-together, and healthy ones are removed. A small process sleeps for `STEP_S` over and over and notes when it woke late. A test that
+together, and healthy ones are removed. Nor does what a test of processes, threads or sockets finds that has the time alone that
+others leave over (lanes.py). A small process sleeps for `STEP_S` over and over and notes when it woke late. A test that
 fails while that was `LONG_S` or more fails with the words by which tools/test knows what it runs once more (tests/timing.py). On
 a machine that did not stall, and the second time, it fails as it is.
 """

@@ -18,6 +18,7 @@ from typing import Any
 from zenjun.daemon.client.sync import SyncGroup
 
 MESSAGE_MAX = 1 << 20
+PATIENCE_S = 60.0
 
 
 @dataclass
@@ -260,7 +261,7 @@ class FakeThread:
 
     def start(self) -> None:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self.daemon.start(), self.loop).result(5)
+        asyncio.run_coroutine_threadsafe(self.daemon.start(), self.loop).result(PATIENCE_S)
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Run in the daemon's thread."""
@@ -268,10 +269,10 @@ class FakeThread:
         async def run() -> Any:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(5)
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(PATIENCE_S)
 
     def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.daemon.stop(), self.loop).result(5)
+        asyncio.run_coroutine_threadsafe(self.daemon.stop(), self.loop).result(PATIENCE_S)
 
         async def rest() -> None:
             tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
@@ -279,9 +280,9 @@ class FakeThread:
                 t.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-        asyncio.run_coroutine_threadsafe(rest(), self.loop).result(5)
+        asyncio.run_coroutine_threadsafe(rest(), self.loop).result(PATIENCE_S)
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(5)
+        self._thread.join(PATIENCE_S)
         self.loop.close()
 
 

@@ -102,7 +102,7 @@ def tracked(_number: int, _frame: Json) -> Json:
 
 def test_a_kept_answer_is_given_until_the_process_says_that_it_may_be_wrong(fake: Make) -> None:
     process = fake(tracked)
-    with connect_directory_sync(process.path, timeout=5) as d:
+    with connect_directory_sync(process.path, timeout=60) as d:
         assert [d.lookup("DB").addresses for _ in range(3)] == [("tcp://10.0.0.7:5432",)] * 3
         assert [frame["name"] for frame in process.requests("lookup")] == ["db"]
         process.tell({"forget": ["db"]})
@@ -118,12 +118,12 @@ def test_a_kept_answer_is_given_until_the_process_says_that_it_may_be_wrong(fake
 def test_what_is_not_told_of_is_not_kept(fake: Make) -> None:
     """Cyclic names, stale copies: the process does not say ``tracked``."""
     process = fake(lambda number, frame: {"ok": DB})
-    with connect_directory_sync(process.path, timeout=5) as d:
+    with connect_directory_sync(process.path, timeout=60) as d:
         d.lookup("db")
         d.lookup("db")
         assert len(process.requests("lookup")) == 2
     process = fake(tracked)
-    with connect_directory_sync(process.path, timeout=5, keep=False) as d:
+    with connect_directory_sync(process.path, timeout=60, keep=False) as d:
         d.lookup("db")
         d.lookup("db")
         assert len(process.requests("lookup")) == 2 and "track" not in process.requests("lookup")[0]
@@ -131,7 +131,7 @@ def test_what_is_not_told_of_is_not_kept(fake: Make) -> None:
 
 def test_a_fresh_answer_is_always_asked_for_and_keys_differ(fake: Make) -> None:
     process = fake(tracked)
-    with connect_directory_sync(process.path, timeout=5) as d:
+    with connect_directory_sync(process.path, timeout=60) as d:
         d.lookup("db")
         d.lookup("db", fresh=True)
         d.lookup("db", key="k")
@@ -141,7 +141,7 @@ def test_a_fresh_answer_is_always_asked_for_and_keys_differ(fake: Make) -> None:
 
 def test_nothing_is_kept_over_the_end_of_the_connection(fake: Make) -> None:
     process = fake(tracked)
-    with connect_directory_sync(process.path, timeout=5) as d:
+    with connect_directory_sync(process.path, timeout=60) as d:
         d.lookup("db")
         process.streams[0].shutdown(socket.SHUT_RDWR)
         time.sleep(0.01)
@@ -153,7 +153,7 @@ def test_asyncio_hears_of_changes_while_it_does_nothing_but_look_up(fake: Make) 
     process = fake(tracked)
 
     async def run() -> None:
-        async with connect_directory(process.path, timeout=5) as d, asyncio.timeout(10):
+        async with connect_directory(process.path, timeout=60) as d, asyncio.timeout(60):
             await d.lookup("db")
             process.tell({"forget": ["db"]})
             while len(process.requests("lookup")) == 1:
@@ -176,15 +176,15 @@ def test_a_change_behind_an_answer_in_the_same_bytes() -> None:
 
 def test_another_process_is_told_of_the_place_of_the_last_answer(fake: Make) -> None:
     first, behind, ahead = fake(tracked), fake(tracked, place="8.1.0"), fake(tracked, place="9.2.0")
-    with connect_directory_sync(first.path, timeout=5) as d:
+    with connect_directory_sync(first.path, timeout=60) as d:
         d.lookup("db")
         place = d.place
     assert place == (9, 1, 0) and "after" not in first.requests("lookup")[0]
-    with connect_directory_sync(behind.path, timeout=5, place=place, keep=False) as d:
+    with connect_directory_sync(behind.path, timeout=60, place=place, keep=False) as d:
         d.lookup("db")
         d.lookup("db")
     assert [frame.get("after") for frame in behind.requests("lookup")] == ["9.1.0", None], "it has shown to be there"
-    with connect_directory_sync(ahead.path, timeout=5, place=place) as d:
+    with connect_directory_sync(ahead.path, timeout=60, place=place) as d:
         d.lookup("db")
     assert "after" not in ahead.requests("lookup")[0]
 
@@ -199,7 +199,7 @@ def done(_number: int, _frame: Json) -> Json:
 @pytest.mark.parametrize("cuts", [1, 3])
 def test_an_update_whose_connection_breaks_is_asked_for_again_under_its_id(fake: Make, cuts: int) -> None:
     process = fake(lambda number, frame: None if number <= cuts else done(number, frame))
-    with connect_directory_sync(process.path, timeout=10) as d:
+    with connect_directory_sync(process.path, timeout=60) as d:
         assert d.set("db", ["tcp://10.0.0.7:1"]).place == (12, 1, 0)
     asked = process.requests("update")
     assert len(asked) == cuts + 1 and len({(f["c"], f["n"], json.dumps(f["ops"]), f["wait"]) for f in asked}) == 1
@@ -207,7 +207,7 @@ def test_an_update_whose_connection_breaks_is_asked_for_again_under_its_id(fake:
 
     async def run() -> None:
         other = fake(lambda number, frame: None if number <= cuts else done(number, frame))
-        async with connect_directory(other.path, timeout=10) as d:
+        async with connect_directory(other.path, timeout=60) as d:
             assert (await d.set("db", ["tcp://10.0.0.7:1"])).place == (12, 1, 0)
         assert len(other.requests("update")) == cuts + 1
 
@@ -224,7 +224,7 @@ def test_undecided_names_the_update_and_its_outcome_can_be_asked_for(fake: Make)
     with connect_directory_sync(process.path, timeout=0.5) as d, pytest.raises(Undecided) as caught:
         d.set("db", ["tcp://10.0.0.7:1"])
     assert caught.value.update == (process.requests("update")[0]["c"], 1) and caught.value.code == "undecided"
-    with connect_directory_sync(process.path, timeout=5) as d:
+    with connect_directory_sync(process.path, timeout=60) as d:
         assert d.outcome(caught.value.update) is None
         found = d.outcome(caught.value.update)
         assert found is not None and found.place == (12, 1, 0)
@@ -233,17 +233,17 @@ def test_undecided_names_the_update_and_its_outcome_can_be_asked_for(fake: Make)
 def test_a_process_that_has_not_sent_it_does_not_know_that_nobody_has(fake: Make) -> None:
     refusal = {"error": {"code": "no-quorum", "text": "not done: waiting for zenjund"}}
     process = fake(lambda number, frame: None if number == 1 else refusal if number < 4 else done(number, frame))
-    with connect_directory_sync(process.path, timeout=10) as d:
+    with connect_directory_sync(process.path, timeout=60) as d:
         assert d.set("db", ["tcp://10.0.0.7:1"]).place == (12, 1, 0)
     first = fake(lambda number, frame: refusal)
-    with connect_directory_sync(first.path, timeout=10) as d, pytest.raises(NoQuorum):
+    with connect_directory_sync(first.path, timeout=60) as d, pytest.raises(NoQuorum):
         d.set("db", ["tcp://10.0.0.7:1"])
     assert len(first.requests("update")) == 1, "the one that it was given to knows"
 
 
 def test_a_connection_that_was_over_before_is_no_doubt(fake: Make) -> None:
     process = fake(done)
-    with connect_directory_sync(process.path, timeout=5) as d:
+    with connect_directory_sync(process.path, timeout=60) as d:
         process.streams[0].shutdown(socket.SHUT_RDWR)
         with pytest.raises(ConnectionClosed):
             d.poll()

@@ -19,7 +19,7 @@ def test_asyncio_feels_back_pressure_and_loses_nothing(tmp_path: Path) -> None:
     async def story() -> None:
         daemon = FakeDaemon(tmp_path / "z.sock")
         await daemon.start()
-        async with asyncio.timeout(20), connect(str(daemon.path)) as c:
+        async with asyncio.timeout(60), connect(str(daemon.path)) as c:
             g = await c.join("g")
             daemon.deaf = True
             sent = 0
@@ -53,7 +53,7 @@ def test_one_turn_of_the_loop_cannot_queue_without_bound(tmp_path: Path) -> None
     async def story() -> None:
         daemon = FakeDaemon(tmp_path / "z.sock")
         await daemon.start()
-        async with asyncio.timeout(20), connect(str(daemon.path)) as c:
+        async with asyncio.timeout(60), connect(str(daemon.path)) as c:
             g = await c.join("g")
             taken = [g.send_nowait(bytes(PART)) for _ in range(20)]
             assert taken == [True] * 4 + [False] * 16, "1 MiB in one turn"
@@ -65,7 +65,7 @@ def test_one_turn_of_the_loop_cannot_queue_without_bound(tmp_path: Path) -> None
 
 
 def test_sync_feels_back_pressure(tmp_path: Path) -> None:
-    with fake_daemon(tmp_path) as fake, connect_sync(str(fake.daemon.path), timeout=10) as c:
+    with fake_daemon(tmp_path) as fake, connect_sync(str(fake.daemon.path), timeout=60) as c:
         g = c.join("g")
         fake.daemon.deaf = True
         sent = 0
@@ -89,7 +89,7 @@ def test_quorum_as_last_heard(tmp_path: Path) -> None:
     async def story() -> None:
         daemon = FakeDaemon(tmp_path / "z.sock")
         await daemon.start()
-        async with asyncio.timeout(20), connect(str(daemon.path)) as c:
+        async with asyncio.timeout(60), connect(str(daemon.path)) as c:
             await c.join("g")
 
             async def told(expected: bool, **event: object) -> None:

@@ -47,4 +47,4 @@ def test_what_waits_for_an_old_membership_does_not_hold_up_the_next_one() -> Non
         await asyncio.sleep(0.01)
         assert (before.sent, after.sent) == ([], [b"one", b"two"]) and not outbox.congested
 
-    asyncio.run(asyncio.wait_for(story(), 20))
+    asyncio.run(asyncio.wait_for(story(), 60))

@@ -20,6 +20,8 @@ from zenjun.proto.service.directory.messages import Id, Update, encode
 from zenjun.proto.service.directory.operations import Set
 
 WHO = (1, 7)
+PATIENCE_S = 60.0
+"""For a process to start, and to answer."""
 
 
 class Alone:
@@ -47,12 +49,12 @@ class Alone:
     def start(self) -> SyncDirectory:
         argv = [sys.executable, "-m", "zenjun.daemon.directory", "--config", str(self.folder / "zenjund.toml")]
         self.process = subprocess.Popen(argv, stderr=subprocess.PIPE)
-        return connect_directory_sync(self.path, wait=20, timeout=10)
+        return connect_directory_sync(self.path, wait=PATIENCE_S, timeout=PATIENCE_S)
 
     def end(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def alone(tmp_path: Path) -> Iterator[Alone]:
     yield found
     if found.process is not None:
         found.process.kill()
-        found.process.wait(20)
+        found.process.wait(PATIENCE_S)
         assert found.process.stderr is not None
         found.process.stderr.close()
 
@@ -93,7 +95,7 @@ def test_bytes_that_are_no_frames_end_the_connection_only(alone: Alone) -> None:
         for data in (b"\xff\xff\xff\xff", struct.pack(">I", 4) + b"null", struct.pack(">I", 3) + b"{x}", b"GET / HTTP/1.0\r\n"):
             with socket.socket(socket.AF_UNIX) as raw:
                 raw.connect(alone.path)
-                raw.settimeout(10)
+                raw.settimeout(PATIENCE_S)
                 raw.sendall(data)
                 answer = raw.recv(65536)
                 assert json.loads(answer[4:])["error"]["code"] == "protocol"
@@ -116,7 +118,7 @@ def test_bytes_that_are_no_frames_end_the_connection_only(alone: Alone) -> None:
 def test_the_ends_that_a_restart_does_not_mend(alone: Alone, tmp_path: Path) -> None:
     def run(config: Path) -> tuple[int, str]:
         argv = [sys.executable, "-m", "zenjun.daemon.directory", "--config", str(config)]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)
         return done.returncode, done.stderr
 
     code, text = run(tmp_path / "nothing.toml")
@@ -140,7 +142,7 @@ def test_the_daemons_socket_may_be_named_by_the_unit(alone: Alone) -> None:
     alone.fill()
     argv = [sys.executable, "-m", "zenjun.daemon.directory", "--config", str(alone.folder / "zenjund.toml")]
     alone.process = subprocess.Popen([*argv, "--daemon-socket", str(alone.folder / "s1.sock")], stderr=subprocess.PIPE)
-    with connect_directory_sync(str(alone.folder / "s1.directory.sock"), wait=20, timeout=10) as d:
+    with connect_directory_sync(str(alone.folder / "s1.directory.sock"), wait=PATIENCE_S, timeout=PATIENCE_S) as d:
         assert d.lookup("db").addresses
     assert alone.end() == 0
 

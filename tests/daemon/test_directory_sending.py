@@ -77,7 +77,7 @@ def played(folder: Path, story: Callable[[Process, Group], Awaitable[None]]) -> 
         process, group = Process(parse(CONFIG), copy, set_up("text", "error")), Group()
         process.me = ME
         process._group, process._connection = cast(Any, group), cast(Any, Connection(group))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await story(process, group)
         process.answers.close()
         copy.rows.close()
@@ -138,19 +138,19 @@ def test_on_disk_is_said_of_what_was_committed_before_the_sync_began(tmp_path: P
             nonlocal syncs
             syncs += 1
             begun.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
             go_on.clear()
 
         process.copy.file.sync = slow  # type: ignore[method-assign]
         beside = asyncio.create_task(process._disk.run())
         heard(process, 4, on_disk(4))
-        await asyncio.to_thread(begun.wait, 20)
+        await asyncio.to_thread(begun.wait, 60)
         begun.clear()
         for clock in (5, 6, 7):
             heard(process, clock, on_disk(clock))
         assert group.sent == [] and process.facts.place == (7, 1, 0)
         go_on.set()
-        await asyncio.to_thread(begun.wait, 20)
+        await asyncio.to_thread(begun.wait, 60)
         assert group.sent == [OnDisk((4, 1, 0))]
         go_on.set()
         while len(group.sent) < 2:
@@ -222,13 +222,13 @@ def test_on_disk_is_not_said_of_a_state_that_another_has_replaced(tmp_path: Path
 
         def slow() -> None:
             begun.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
             real()
 
         process.copy.file.sync = slow  # type: ignore[method-assign]
         beside = asyncio.create_task(process._disk.run())
         heard(process, 4, on_disk(4))
-        await asyncio.to_thread(begun.wait, 20)
+        await asyncio.to_thread(begun.wait, 60)
         process.copy.state.place = (9, 1, 0)
         process._replaced()
         go_on.set()

@@ -15,7 +15,9 @@ from zenjun.daemon.directory.writing import DiskWriter
 from zenjun.proto.service.directory.entries import Place
 from zenjun.proto.service.directory.store import Table
 
-PATIENCE_S = 20.0
+from ..timing import in_time
+
+PATIENCE_S = 60.0
 
 
 class SlowDisk(Copy):
@@ -79,7 +81,8 @@ def test_more_is_applied_when_what_waits_has_been_written(tmp_path: Path, monkey
         await asyncio.wait_for(writer.room(), PATIENCE_S)
         copy.settle(49, 1, size)
         waiting = await waits(writer)
-        assert copy.began.is_set(), "it does not wait until so many rows are old enough"
+        began = await asyncio.to_thread(copy.began.wait, PATIENCE_S)
+        in_time(began, "it does not wait until so many rows are old enough")
         copy.settle(50, 49, size)  # what an update that is applied already adds while the first ones are written
         copy.go.set()
         await waiting

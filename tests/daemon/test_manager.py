@@ -101,7 +101,7 @@ def journal(path: Path) -> socket.socket:
     """Where the journal would listen."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     sock.bind(str(path))
-    sock.settimeout(5)
+    sock.settimeout(60)
     return sock
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import socket
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from zenjun.daemon.listening import SocketError
 from zenjun.daemon.metrics import CONTENT_TYPE, READERS_MAX, REQUEST_BYTES_MAX, MetricsServer, counter_name, openmetrics
 from zenjun.daemon.observe import set_up
 from zenjun.proto.core._core import ffi as core_ffi
+
+from ..timing import in_time, lengthening
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = Path(__file__).parents[1] / "status_example.json"
@@ -176,7 +179,7 @@ def served(where: str, program: Callable[[MetricsServer], Coroutine[Any, Any, No
         server.status = lambda: {**example(), **status}
         await server.start()
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await program(server)
         finally:
             server.close()
@@ -245,14 +248,24 @@ def test_a_loopback_port_is_served() -> None:
 
 
 def test_bad_readers_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "REQUEST_S", 2.0)  # from the first connection on: all must be there before it is over
     path = str(tmp_path / "m")
 
     async def program(server: MetricsServer) -> None:
-        idle = [await asyncio.open_unix_connection(path) for _ in range(READERS_MAX)]
-        while len(server._readers) < READERS_MAX:
-            await asyncio.sleep(0.005)
-        assert await ask(path, GET) == ("", {}, b""), "one too many"
+        for seconds in lengthening(1.0, 5):  # from the first connection on: all must be there before it is over
+            monkeypatch.setattr(metrics, "REQUEST_S", seconds)
+            begun = time.monotonic()
+            idle = [await asyncio.open_unix_connection(path) for _ in range(READERS_MAX)]
+            while len(server._readers) < READERS_MAX and time.monotonic() - begun < seconds:
+                await asyncio.sleep(0.005)
+            answer = await ask(path, GET)
+            if time.monotonic() - begun < seconds:
+                break
+            assert [await reader.read() for reader, _ in idle] == [b""] * READERS_MAX
+            for _, writer in idle:
+                writer.close()
+        else:
+            in_time(False, f"{READERS_MAX + 1} connections in {seconds:g} s")
+        assert answer == ("", {}, b""), "one too many"
         assert [await reader.read() for reader, _ in idle] == [b""] * READERS_MAX
         for _, writer in idle:
             writer.close()

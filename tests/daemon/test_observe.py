@@ -108,7 +108,7 @@ def test_reader_that_does_not_read_is_not_waited_for() -> None:
 def receiver(path: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     sock.bind(path)
-    sock.settimeout(5)
+    sock.settimeout(60)
     return sock
 
 

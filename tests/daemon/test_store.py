@@ -138,13 +138,13 @@ def test_lock_dies_with_its_process(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=f"in use by pid {child.pid}"):
             make(tmp_path).open()
         child.kill()
-        child.wait(10)
+        child.wait(60)
         store = make(tmp_path)
         store.open()
         store.close()
     finally:
         child.kill()
-        child.communicate(timeout=10)
+        child.communicate(timeout=60)
 
 
 STEPS = ("open", "write", "fsync", "close", "rename", "fsync-folder")
@@ -247,7 +247,7 @@ print(store.open().instance)
         done = subprocess.run(
             ["unshare", "-Urm", "sh", "-c", 'mount -t tmpfs -o size=64k none "$1" && exec "$2" -c "$3" "$1"', "sh", folder,
              sys.executable, script],
-            capture_output=True, text=True, timeout=30, check=False,
+            capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         if done.returncode and ("mount" in done.stderr or "unshare" in done.stderr):
             pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
@@ -296,7 +296,7 @@ try:
 except StoreError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1 and "Permission denied" in done.stdout
     assert "the folder must belong to the user that runs zenjund" in done.stdout

@@ -341,7 +341,7 @@ def test_sigkill_at_random_moments_never_takes_a_number_back(tmp_path: Path) -> 
                 lines.append(child.stdout.readline())
         finally:
             child.kill()
-            child.wait(20)
+            child.wait(60)
             rest = child.stdout.read()  # not communicate(): it would pass over what readline() has read ahead
             child.stdout.close()
         numbers = [tuple(map(int, line.split())) for line in [*lines, *rest.splitlines(keepends=True)] if line.endswith("\n")]
@@ -454,21 +454,21 @@ store = Store(folder, "lab", 1)
 store.open()
 store.persist(1, 1)
 store.close()
-subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True, timeout=10)
+subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True, timeout=60)
 try:
     Store(folder, "lab", 1).open()
 except StoreError as exc:
     print("open:", exc)
-subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True, timeout=10)
+subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True, timeout=60)
 store = Store(folder, "lab", 1)
 store.open()
 os.close(store._lock_fd)  # or the file system stays writable
-subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True, timeout=10)
+subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True, timeout=60)
 try:
     store.persist(1, 2)
 except StoreError as exc:
     print("persist:", exc)
-subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True, timeout=10)
+subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True, timeout=60)
 store._lock_fd = -1
 state = Store(folder, "lab", 1).open()
 print("found:", state.incarnation, state.instance)
@@ -504,7 +504,7 @@ def test_folder_without_write_permission_names_the_remedy(tmp_path: Path) -> Non
     for above in (tmp_path, *tmp_path.parents):  # pytest's folders are closed to others
         if above.owner() == folder.owner() and above.is_relative_to(tmp_path.parent.parent):
             above.chmod(above.stat().st_mode | 0o055)
-    done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
         f"cannot write in the state folder {folder}: Permission denied (the folder must belong to the user that runs zenjund)\n"

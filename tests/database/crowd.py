@@ -18,6 +18,7 @@ import pickle
 import random
 import selectors
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -34,6 +35,7 @@ from zenjun.daemon.database.branch import Branch
 from zenjun.daemon.database.errors import IntegrityError
 from zenjun.proto.service.database.changeset import parse
 
+from ..timing import in_time
 from .pages import MODES
 from .rig import content
 
@@ -54,6 +56,8 @@ CREATE TABLE nokey(a, b);
 CREATE VIRTUAL TABLE ft USING fts5(t);
 """
 _SIZE: Final = struct.Struct("<I")
+PATIENCE_S: Final = 120.0
+"""For a process to begin, or to end its last transactions, on a busy machine."""
 
 
 class Commit(NamedTuple):
@@ -142,7 +146,7 @@ def execute(target: apsw.Connection | Branch, statements: tuple[Statement, ...])
 
 
 def program(folder: Path, seed: int, until: float) -> None:
-    """Transactions, until the time comes or the site is gone; now and then a new branch, and a pause in the middle."""
+    """Transactions, until the time comes; now and then a new branch, and a pause in the middle."""
     r = random.Random(seed)
     with contextlib.suppress(EOFError, ConnectionError), socket.socket(socket.AF_UNIX) as site:
         site.connect(str(folder / "site"))
@@ -186,6 +190,7 @@ class Site:
         self.writers: dict[Read, int] = {}
         """The last version that wrote a row, or a table."""
         self.counts: Counter[str] = Counter()
+        self.is_ended = False
         self.history: list[tuple[tuple[Statement, ...], list[Any]]] = []
 
     def decide(self, commit: Commit) -> str:
@@ -216,14 +221,17 @@ class Site:
         except apsw.BusyError:
             self.counts["checkpoint busy"] += 1
 
-    def serve(self, folder: Path, until: float, seed: int) -> None:
+    def serve(self, folder: Path, seed: int) -> None:
+        """Until SIGTERM."""
+        signal.signal(signal.SIGTERM, lambda number, frame: setattr(self, "is_ended", True))
         r = random.Random(seed)
         last = time.monotonic()
         with selectors.DefaultSelector() as selector, socket.socket(socket.AF_UNIX) as listening:
-            listening.bind(str(folder / "site"))
+            listening.bind(str(folder / "begun"))
             listening.listen(64)
+            (folder / "begun").rename(folder / "site")  # who sees it can connect
             selector.register(listening, selectors.EVENT_READ)
-            while time.monotonic() < until:
+            while not self.is_ended:
                 for key, _ in selector.select(0.1):
                     if key.fileobj is listening:
                         selector.register(listening.accept()[0], selectors.EVENT_READ)
@@ -272,31 +280,37 @@ def run(folder: Path, seconds: float, *, programs: int = 8, threads: int = 1, se
     """What was met. Raises AssertionError at a difference."""
     prepare(folder)
     r = random.Random(seed)
-    until = time.monotonic() + seconds
 
     def start(*options: object) -> subprocess.Popen[bytes]:
         argv = [sys.executable, "-m", "tests.database.crowd", folder, "--seed", r.randrange(1 << 30), *options]
         return subprocess.Popen([str(word) for word in argv])
 
-    site = start("--site", "--until", until + 1, *["--blind"] * blind)
+    site = start("--site", *["--blind"] * blind)
     crowd: list[subprocess.Popen[bytes]] = []
     kills = 0
     try:
+        begun = time.monotonic()
         while not (folder / "site").exists():
-            assert site.poll() is None and time.monotonic() < until, "the site has not started"
+            assert site.poll() is None, "the site has ended by itself"
+            in_time(time.monotonic() < begun + PATIENCE_S, "the site has not started")
             time.sleep(0.01)
+        until = time.monotonic() + seconds
         options = ("--program", "--until", until, "--threads", threads)
         crowd = [start(*options) for _ in range(programs)]
         while time.monotonic() < until - 1:
             time.sleep(r.random() * 4 / programs)
             i = r.randrange(programs)
-            assert crowd[i].poll() is None, "a program has ended by itself"
+            has_ended = crowd[i].poll() is not None
+            if time.monotonic() >= until:  # it took so long to get there
+                break
+            assert not has_ended, "a program has ended by itself"
             crowd[i].kill()
             crowd[i].wait()
             kills += 1
             crowd[i] = start(*options)
-        assert [p.wait(30) for p in crowd] == [0] * programs
-        assert site.wait(30) == 0
+        assert [p.wait(PATIENCE_S) for p in crowd] == [0] * programs
+        site.terminate()
+        assert site.wait(PATIENCE_S) == 0
     finally:
         for process in (site, *crowd):
             process.kill()
@@ -343,7 +357,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
     o = parser.parse_args()
     if o.site:
-        Site(o.folder, blind=o.blind).serve(o.folder, o.until, o.seed)
+        Site(o.folder, blind=o.blind).serve(o.folder, o.seed)
     elif o.program:
         running = [threading.Thread(target=program, args=(o.folder, o.seed + i, o.until)) for i in range(o.threads)]
         for thread in running:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,11 +22,19 @@ from zenjun.daemon.database.life import LIFE_S, Life, age_s, is_alive, sign_of
 from ..rules import rule
 
 
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Of signs of life: a test that waits for its processor is no process that has been stopped."""
+    made = SimpleNamespace(ns=10**12)
+    monkeypatch.setattr("zenjun.daemon.database.life.time", SimpleNamespace(monotonic_ns=lambda: made.ns))
+    return made
+
+
 class Program:
     """What ``begin_open`` needs of a connection, on a real file. The process answers ``readable`` by what ``answers`` has next:
     it opens the copy (True), or is lost (False)."""
 
-    def __init__(self, folder: Path, answers: list[bool], timeout: float = 5.0) -> None:
+    def __init__(self, folder: Path, answers: list[bool], timeout: float = 60.0) -> None:
         self.files = Files(folder, "shop")
         self.files.folder.mkdir(parents=True)
         self.rows = GatedRows(self.files, bytes(16), self.files.open())
@@ -69,7 +77,7 @@ class Program:
 
 
 @contextlib.contextmanager
-def program(folder: Path, *answers: bool, timeout: float = 5.0) -> Iterator[Program]:
+def program(folder: Path, *answers: bool, timeout: float = 60.0) -> Iterator[Program]:
     made = Program(folder, list(answers), timeout)
     try:
         yield made
@@ -133,14 +141,13 @@ def test_the_end_of_a_connection_is_seen_without_waiting() -> None:
 
 
 @rule("N7")
-def test_a_process_that_is_stopped_shows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_stopped_shows_nothing(tmp_path: Path, clock: SimpleNamespace) -> None:
     """Its copy was open when it was stopped, and stays so: programs look whether it lives."""
     with program(tmp_path, True, True) as p:
         p.rows.gate(is_open=True)
         p.begin().end()
         assert p.asked == []
-        now = time.monotonic_ns()
-        monkeypatch.setattr("zenjun.daemon.database.life.time.monotonic_ns", lambda: now + int(1.1e9 * LIFE_S))
+        clock.ns += int(1.1e9 * LIFE_S)
         assert not is_alive(tmp_path)
         p.begin().end()
         assert p.asked[:1] == ["readable"], "it is asked, and has given a sign since"

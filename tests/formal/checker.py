@@ -29,7 +29,7 @@ SEVEN = Path(__file__).with_name("seven.pml")
 PROVEN = Path(__file__).with_name("proven.txt")
 LARGE_STATES = 100_000
 """Searches of so many states or more are recorded."""
-DEADLINE_S = 450
+DEADLINE_S = 900
 """For each step of one run. The longest takes half a minute of processor time; other work on the machine may stretch it."""
 MEMORY_MB = 1500
 FEW_STATES = 200_000

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from ..timing import in_time
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CORE = ROOT / "proto" / "core"
@@ -30,7 +32,7 @@ INPUT_BYTES_MAX = {"codec": 700, "rx": 6000, "client": 4000, "pieces": 2000}
 PART = {"pieces": 4}
 """Of the time: small ones find what they find soon."""
 PIECES = [ROOT / "daemon" / "datapath" / name for name in ("pieces.c", "hearing.c")]
-BUILD_SECONDS_MAX = 120
+BUILD_SECONDS_MAX = 600
 
 
 def clang() -> str:
@@ -79,7 +81,7 @@ def test_seeds_and_past_findings_pass(target: tuple[str, Path]) -> None:
     regressions = sorted(path for path in (HERE / "regressions" / name).glob("*"))
     failed = {}
     for path in seeds + regressions:
-        done = run([str(program), str(path)], 60)
+        done = run([str(program), str(path)], 240)
         if done.returncode != 0:
             failed[f"{path.parent.name}/{path.name}"] = report(done)
     assert not failed, "\n".join(f"{path}:\n{text}" for path, text in failed.items())
@@ -97,18 +99,18 @@ def test_nothing_is_found_in_bounded_time(target: tuple[str, Path], tmp_path: Pa
             f"-seed={SEED}",
             f"-max_len={INPUT_BYTES_MAX[name]}",
             "-print_final_stats=1",
-            "-timeout=10",
+            "-timeout=100",
             f"-artifact_prefix={tmp_path}/",
             str(new),
             str(HERE / "corpus" / name),
         ],
-        seconds + 120,
+        seconds + 400,
     )
     assert done.returncode == 0, report(done)
     executions = re.search(r"number_of_executed_units:\s+(\d+)", done.stderr)
     assert executions, done.stderr[-2000:]
     print(f"fuzz_{name}: {executions[1]} executions in {seconds} s, no finding")
-    assert int(executions[1]) > 100
+    in_time(int(executions[1]) > 100, "a hundred executions")
 
 
 def test_memory_does_not_grow(target: tuple[str, Path]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ..timing import in_time
 from .test_fuzz_core import BUILD_SECONDS_MAX, HERE, ROOT, SANITIZE, SECONDS, SEED, clang, report, run
 
 IPC = ROOT / "daemon" / "corosync" / "ipc"
@@ -37,11 +38,11 @@ def test_nothing_is_found_in_bounded_time(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     options = [f"-max_total_time={SECONDS}", f"-seed={SEED}", "-max_len=6000", "-len_control=0", "-print_final_stats=1"]
     done = run(
-        [str(program), *options, "-timeout=10", f"-artifact_prefix={tmp_path}/", str(new), str(seeds(tmp_path / "seeds"))],
-        SECONDS + 120,
+        [str(program), *options, "-timeout=100", f"-artifact_prefix={tmp_path}/", str(new), str(seeds(tmp_path / "seeds"))],
+        SECONDS + 400,
     )
     assert done.returncode == 0, report(done)
     executions = re.search(r"number_of_executed_units:\s+(\d+)", done.stderr)
     assert executions, done.stderr[-2000:]
     print(f"fuzz_corosync: {executions[1]} executions in {SECONDS} s, no finding")
-    assert int(executions[1]) > 100
+    in_time(int(executions[1]) > 100, "a hundred executions")

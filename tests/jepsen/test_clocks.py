@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from ..timing import in_time
 from .clocks import FIELDS, Clocks
 
 LOOK = """
 import sys, time
 def real():
     return float(open("/proc/uptime").read().split()[0])
-began, at = real(), time.monotonic()
-while real() < began + 1:
+before, at, began = real(), time.monotonic(), real()
+while (ended := real()) < began + 1:
     pass
-print(time.time(), time.monotonic() - at, flush=True)
+passed, after = time.monotonic() - at, real()
+print(time.time(), passed, ended - began, after - before, flush=True)
 sys.stdin.readline()
 print(time.time())
 """
@@ -32,19 +34,19 @@ def test_clocks_are_wrong(tmp_path: Path, ppm: int) -> None:
     argv = [*clocks.prefix(1), sys.executable, "-c", LOOK]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None and child.stdout is not None
-        wall, passed = map(float, child.stdout.readline().split())
+        wall, passed, least, most = map(float, child.stdout.readline().split())
         assert abs(wall - time.time() - 1000) < 60
-        assert passed < 0.9 if ppm < 0 else passed > 1.1
+        assert passed < 0.9 * most if ppm < 0 else passed > 1.1 * least
         with (tmp_path / "clock-1").open("r+b") as file:
             file.write(FIELDS.pack(-(10**12), ppm))
-        out, _ = child.communicate("\n", timeout=30)
+        out, _ = child.communicate("\n", timeout=60)
     assert abs(float(out) - time.time() + 1000) < 60
 
 
 def test_clocks_are_set_while_they_are_entered(tmp_path: Path) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     with Clocks(tmp_path, 1, [1, 2]) as clocks:
         while not clocks.jumps and time.monotonic() < deadline:
             time.sleep(0.05)
-    assert clocks.jumps
+    in_time(bool(clocks.jumps), "a jump")
     assert any(FIELDS.unpack((tmp_path / f"clock-{k}").read_bytes())[0] for k in (1, 2))

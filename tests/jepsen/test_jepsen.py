@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from zenjun.tools.scenario.plan import Act
 
+from ..timing import in_time
 from .runner import ROOT, run
 
 SEED_VARIABLE = "ZENJUN_JEPSEN_SEED"
@@ -42,12 +43,12 @@ def test_a_minute_of_faults(tmp_path: Path) -> None:
     figures = report.figures
     say(report.text)
     assert outcome.held, f"{again}\nhistories in {outcome.folder}\n{report.text}"
-    assert figures["sent_done"] > 500 and figures["delivered_safe"] > 5000, f"hardly anything was sent: {figures}"
-    assert figures["instances"] > 3, f"the members hardly changed: {figures}"
+    in_time(figures["sent_done"] > 500 and figures["delivered_safe"] > 5000, f"hardly anything was sent: {figures}")
+    in_time(figures["instances"] > 3, f"the members hardly changed: {figures}")
     overlapping = outcome.judgement.multicast
     assert overlapping is not None
     say(overlapping.text)
-    assert overlapping.figures["sent_done"] > 50 and overlapping.figures["at_several_stations"] > 50, overlapping.text
+    in_time(overlapping.figures["sent_done"] > 50 and overlapping.figures["at_several_stations"] > 50, overlapping.text)
 
 
 @pytest.mark.lab
@@ -62,7 +63,7 @@ def test_a_cluster_with_a_broken_order_of_groups_that_overlap_does_not_pass(tmp_
         failed |= {verdict.name for verdict in outcome.judgement.verdicts if not verdict.held}
         if failed & {"multicast.no_cycle", "multicast.places_grow"} and "multicast.genuine" in failed:
             return
-    raise AssertionError(failed)
+    in_time(False, f"only {failed} in three runs")
 
 
 @pytest.mark.lab
@@ -73,5 +74,5 @@ def test_a_cluster_that_ignores_the_quorum_does_not_pass(tmp_path: Path) -> None
     acts = [Act(1, "partition", 1000, 6000, groups=((1, 2),))]  # both halves must have opened, and delivered, before it ends
     outcome = run(seed=1, seconds=6.5, folder=tmp_path / "run", acts=acts, defect="no_quorum", converge_s=5.0)
     report = outcome.judgement.report
-    assert not outcome.held
-    assert {"quorate", "same_members", "common_order"} <= set(report.violations), report.text
+    in_time(not outcome.held, f"both halves have opened and delivered\n{report.text}")
+    in_time({"quorate", "same_members", "common_order"} <= set(report.violations), report.text)

@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
-PATIENCE_S = 60.0
+from ..timing import in_time
+
+PATIENCE_S = 120.0
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-quic", "--hide-scrollbars", "--disable-dev-shm-usage",
@@ -60,7 +62,7 @@ class Browser:
         deadline = time.monotonic() + PATIENCE_S
         while b"\0" not in self._rest:
             if not select.select([self._read], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                pytest.fail(f"Chromium does not answer within {PATIENCE_S:g} s")
+                in_time(False, f"Chromium does not answer in {PATIENCE_S:g} s")
             part = os.read(self._read, 1 << 20)
             if not part:
                 pytest.fail("Chromium has ended")

@@ -309,7 +309,7 @@ def test_every_field_of_the_table_is_there(tmp_path: Path) -> None:
         env={**os.environ, "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=True,
     )
     rows = [line.split("\t") for line in listed.stdout.splitlines()]

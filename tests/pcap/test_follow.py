@@ -163,7 +163,7 @@ def test_without_unicode(folder: Path) -> None:
 
     env = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
     done = subprocess.run(
-        [*ZENJUN, "follow", "1:5", str(folder), "--no-levels", "--no-align"], env=env, capture_output=True, text=True, timeout=60
+        [*ZENJUN, "follow", "1:5", str(folder), "--no-levels", "--no-align"], env=env, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     assert "o---" in done.stdout and done.stdout.isascii()

@@ -56,7 +56,7 @@ def test_folder_of_a_killed_process_goes_with_the_next_one(holder: tuple[subproc
         assert mine.exists()
     assert not mine.exists()
     process.send_signal(signal.SIGKILL)
-    process.wait(10)
+    process.wait(60)
     assert (left / "tables" / "part-0").exists()
     with scratch.folder("other"):
         assert not left.exists()
@@ -64,7 +64,7 @@ def test_folder_of_a_killed_process_goes_with_the_next_one(holder: tuple[subproc
 
 def test_folder_goes_with_a_process_that_ends(holder: tuple[subprocess.Popen[str], Path]) -> None:
     process, made = holder
-    process.communicate("", 10)
+    process.communicate("", 60)
     assert process.returncode == 0
     assert not made.exists()
 

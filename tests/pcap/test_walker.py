@@ -404,7 +404,7 @@ def test_as_tshark(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=240,
         ).stdout
         theirs = [line.split("\t") for line in said.splitlines()]
         kept = [(f.time_ns, len(f.data), f.wire) for f in walk(path)[0] if f.time_ns]

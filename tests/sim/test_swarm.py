@@ -60,7 +60,7 @@ def _replay(seed: int, hash_seed: str) -> str:
         env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.stdout.startswith(f"seed {seed}\n"), done.stdout + done.stderr

@@ -106,21 +106,25 @@ def test_the_limit_grows_with_the_stations_and_is_bounded() -> None:
 
 
 def test_what_was_needed_to_make_the_lab_counts() -> None:
-    assert 49 < left_s(64, time.monotonic() - 40) <= 50
+    begun = time.monotonic()
+    left = left_s(64, begun - 40)
+    assert 50 - (time.monotonic() - begun) <= left <= 50
     assert left_s(64, time.monotonic() - 500) == LEAST_S
 
 
 def test_the_last_words_are_said_before_the_time_is_over(make: Callable[..., Station]) -> None:
     """64 stations, none of which answers."""
 
+    asked: list[float] = []
+
     class Mute(Station):
         def status(self, timeout_s: float = 1.0) -> Answer:
+            asked.append(timeout_s)
             time.sleep(timeout_s)
             raise LabTimeout("the daemon does not answer")
 
     mute = [Mute(k, Path("/nowhere"), is_opening()) for k in range(1, 65)]
-    began = time.monotonic()
     with pytest.raises(LabTimeout) as raised:
         wait_open(mute, 3)
-    assert time.monotonic() - began < 3 + 64 * 0.06, "0.05 s at least for each"
+    assert sum(asked) < 3 + 64 * 0.06, "0.05 s at least for each"
     assert len(str(raised.value).splitlines()) == 65

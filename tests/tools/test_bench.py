@@ -34,7 +34,7 @@ from zenjun.tools.cli.bench import bench
 from zenjun.tools.lab import Lab, LabError
 from zenjun.tools.lab.files import to_toml
 
-from ..timing import until_enough
+from ..timing import in_time, until_enough
 
 load = pytest.importorskip("zenjun.tools.bench._load", reason="the C modules are not built")
 
@@ -177,10 +177,10 @@ def relay(tmp_path: Path) -> Iterator[Relay]:
 
     thread = threading.Thread(target=body)
     thread.start()
-    assert up.wait(5)
+    assert up.wait(60)
     yield made
     made.stop()  # type: ignore[attr-defined]
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -211,6 +211,11 @@ def measure(relay: Relay, cell: Cell = CELL) -> dict[str, Any]:
         return summary(cell, run_window(cluster, cell))
     finally:
         assert all(p.poll() is not None for p in cluster.spawned), "run_window left a client behind"
+
+
+def caught(relay: Relay, cell: Cell = CELL) -> dict[str, Any]:
+    """A run in which something went wrong: a busy machine gets longer ones until the place has come at which it does."""
+    return until_enough(lambda seconds: measure(relay, replace(cell, seconds=seconds)), lambda got: not got["ok"], 0.2)
 
 
 def undisturbed(measured: Callable[[], dict[str, Any]], right: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -324,8 +329,7 @@ def foreign(member: int, place: int, message: bytes) -> list[bytes]:
 )
 def test_a_cheating_system_fails_the_cell(relay: Relay, tamper: Tamper, says: str) -> None:
     relay.tamper = tamper
-    got = measure(relay, replace(CELL, seconds=0.2))
-    assert not got["ok"]
+    got = caught(relay)
     assert says in "; ".join(got["problems"])
 
 
@@ -345,23 +349,21 @@ def test_a_different_order_at_one_station_fails_the_cell(relay: Relay) -> None:
         return [message, *held]
 
     relay.tamper = cross
-    got = measure(relay, replace(CELL, mode="rate", seconds=0.3))  # senders alternate
-    assert not got["ok"]
+    got = caught(relay, replace(CELL, mode="rate"))  # senders alternate
     assert "the sequences differ" in "; ".join(got["problems"])
 
 
 def test_a_connection_that_breaks_is_reported_with_its_station(relay: Relay) -> None:
     relay.cut_at = 200
-    got = measure(relay, replace(CELL, seconds=0.2, drain_s=0.3))
-    assert not got["ok"]
+    got = caught(relay, replace(CELL, drain_s=0.3))
     assert any("the connection broke" in p for p in got["problems"])
 
 
 def test_what_never_arrives_ends_the_cell_at_its_deadline(relay: Relay) -> None:
     relay.tamper = lambda member, place, message: [] if place >= 50 else [message]
     begin = time.monotonic()
-    got = measure(relay, replace(CELL, seconds=0.2, drain_s=0.3))
-    assert time.monotonic() - begin < 20
+    got = caught(relay, replace(CELL, drain_s=0.3))
+    in_time(time.monotonic() - begin < 60, "the end")
     assert got["problems"] == ["not all messages had arrived 0.3 s after the window"]
 
 
@@ -381,7 +383,7 @@ def test_a_client_that_dies_is_named() -> None:
     client = Client(2, process)
     try:
         with pytest.raises(BenchError, match="client 2 ended before READY: no such luck"):
-            client.line("READY", time.monotonic() + 10)
+            client.line("READY", time.monotonic() + 60)
     finally:
         client.end(0.5)
 
@@ -413,7 +415,7 @@ def test_silence_ends_at_the_deadline_and_the_process_is_ended() -> None:
     ],
 )
 def test_wrong_arguments_are_refused(arguments: list[str]) -> None:
-    done = subprocess.run([*worker("load"), *arguments], capture_output=True, timeout=20, check=False)
+    done = subprocess.run([*worker("load"), *arguments], capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (2, b"load: wrong arguments\n")
 
 
@@ -429,13 +431,13 @@ def test_the_client_ends_with_its_parent(relay: Relay, tmp_path: Path) -> None:
     assert parent.stdout is not None
     with parent.stdout:
         pid = int(parent.stdout.readline())
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not relay.members:
-        assert time.monotonic() < deadline, "the client has joined"
+        in_time(time.monotonic() < deadline, "the client has joined")
         time.sleep(0.01)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
@@ -722,11 +724,13 @@ def test_failover_measures_what_the_survivors_are_told_and_how_long_deliveries_s
     monkeypatch.setattr(Mortal, "back_s", 1.0)
     got = fail_over(relay)
     assert got["ok"], got["problems"]
-    assert 2000 <= got["told_ms"] < 3500 and len(got["told_ms_by_station"]) == 2
+    assert got["told_ms"] >= 2000 and len(got["told_ms_by_station"]) == 2
     # from the last delivery before the kill to the first after the release
-    assert 1900 <= got["gap_ms"]["killed"] < 3500
-    assert 1000 <= got["back_ms"] < 2500, "views without the station do not count"
-    assert got["gap_ms"]["before"] < 1500 and got["gap_ms"]["restarted"] < 1500
+    assert got["gap_ms"]["killed"] >= 1900
+    assert got["back_ms"] >= 1000, "views without the station do not count"
+    gaps = got["gap_ms"]
+    in_time(max(got["told_ms"], gaps["killed"]) < 3500 and got["back_ms"] < 2500, str(got))
+    in_time(gaps["before"] < 1500 and gaps["restarted"] < 1500, str(got))
     assert got["delivered"] == relay.order - 2, "the END markers of two senders are no messages"
     assert any("host" in e for e in got["events"])
 

@@ -22,10 +22,11 @@ from rich.console import Console
 from zenjun.tools.cli.topview import HISTORY, Latencies, Rates, curve, picture
 
 from ..client.fake_daemon import FakeThread, fake_daemon
+from ..timing import in_time
 
 EXAMPLE = Path(__file__).parents[1] / "status_example.json"
 PROGRAM = [sys.executable, "-c", "from zenjun.tools.cli import main; main()", "top"]
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 def example() -> dict[str, Any]:
@@ -186,7 +187,7 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
 def until(condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + WAIT_S
     while not condition():
-        assert time.monotonic() < deadline, what
+        in_time(time.monotonic() < deadline, what)
         time.sleep(0.01)
 
 
