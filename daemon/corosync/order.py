@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final, Protocol
 
 from ...proto.service.base import Place, Source
-from ...proto.service.corosync.messages import GROUP
+from ...proto.service.corosync.messages import BUNDLE, GROUP, LENGTH_BYTES, bundle
 from ..client import ClientError, Event, Message, View, connect
 from ..client.aio import Connection, Group
 from ..client.types import Blocked, Welcome
@@ -17,6 +18,8 @@ from ..observe import Journal
 
 QUEUE_BYTES_MAX: Final = 4 << 20
 """Bytes that zenjund does not take yet above which no more is read of programs in process groups."""
+BUNDLE_BYTES: Final = 32 << 10
+"""Messages that are sent together are one message of the group up to here."""
 ENDED: Final = frozenset({"closed", "expelled", "reopened"})
 
 
@@ -36,6 +39,10 @@ class Ring(Protocol):
     def on_view(self, place: Place, members: frozenset[Source]) -> None: ...
 
     def on_message(self, source: Source, data: bytes) -> None: ...
+
+    def on_bundle(self, source: Source, data: bytes) -> None:
+        """Several messages, as ``messages.bundle`` writes them."""
+        ...
 
     def on_batch(self) -> None:
         """The messages that were there have been passed in."""
@@ -60,6 +67,7 @@ class Order:
         self._queue: deque[bytes] = deque()
         self._queue_bytes = 0
         self._pumping = False
+        self._gathering = False
 
     @property
     def has_room(self) -> bool:
@@ -99,21 +107,44 @@ class Order:
         """A message to the group, behind those sent before. Only after the first view."""
         self._queue.append(data)
         self._queue_bytes += len(data)
-        self._pump()
+        if not self._gathering:
+            self._pump()
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What is sent within goes out at its end, in as few messages of the group as it takes."""
+        self._gathering = True
+        try:
+            yield
+        finally:
+            self._gathering = False
+            self._pump()
+
+    def _first(self) -> tuple[int, bytes]:
+        """How many messages go out together, and as what."""
+        size = count = 0
+        for data in self._queue:
+            size += LENGTH_BYTES + len(data)
+            if count and size > BUNDLE_BYTES:
+                break
+            count += 1
+        return count, self._queue[0] if count == 1 else bundle(islice(self._queue, count))
 
     def _pump(self) -> None:
         group, connection = self._group, self._connection
         if group is None or connection is None or self._pumping:
             return
         while self._queue:
+            count, data = self._first()
             try:
-                if not group.send_nowait(self._queue[0]):
+                if not group.send_nowait(data):
                     self._pumping = True
                     asyncio.get_running_loop().create_task(self._wait(connection))
                     return
             except ClientError:
                 return  # the reader hears why, and the ring ends with it
-            self._queue_bytes -= len(self._queue.popleft())
+            for _ in range(count):
+                self._queue_bytes -= len(self._queue.popleft())
 
     async def _wait(self, connection: Connection) -> None:
         """Until zenjund takes more."""
@@ -162,7 +193,9 @@ class Order:
             self._lost(str(error))
 
     def _pass(self, item: object) -> None:
-        if isinstance(item, Message):
+        if isinstance(item, Message) and item.data.startswith(BUNDLE):
+            self._ring.on_bundle((item.station, item.client), item.data)
+        elif isinstance(item, Message):
             self._ring.on_message((item.station, item.client), item.data)
         elif isinstance(item, View):
             self._ring.on_view(item.place, frozenset((m.station, m.client) for m in item.members))

@@ -15,7 +15,7 @@ from typing import Any, Final
 from ...proto.service.base import Effect, Emit, Place, Source, Store
 from ...proto.service.corosync import results
 from ...proto.service.corosync.cpg import Lane, State
-from ...proto.service.corosync.messages import Mcast, decode, whole_head
+from ...proto.service.corosync.messages import BUNDLE, LENGTH_BYTES, Mcast, bundled, decode, whole_head
 from ...proto.service.corosync.results import Code
 from ...proto.service.corosync.standin import StandIn
 from ..client.types import Welcome
@@ -51,6 +51,11 @@ PROGRAM_EVENTS: Final = (
 )
 NO_ANSWER: Final = "mcast"
 NS_PER_MS: Final = 1_000_000
+PACE_S: Final = 0.002
+"""Longest time that programs are not read for since own messages are under way: then a flood comes by the batch, instead of a
+message with each turn."""
+PACE_BYTES: Final = 16 << 10
+"""In a turn, above which programs are read on: large messages are a batch each."""
 
 
 def linger_ns(cluster: ClusterOptions) -> int:
@@ -103,6 +108,8 @@ class Process:
         self._alarm: asyncio.TimerHandle | None = None
         self._due: int | None = None
         self._why_alone = "starting"
+        self._pause: asyncio.TimerHandle | None = None
+        """Programs are read again then, or when own messages have come back."""
         self.maps[0].track(b"uidgid.", int(Track.ADD | Track.MODIFY | Track.DELETE | Track.PREFIX), lambda *_: self._allow())
 
     @property
@@ -125,8 +132,9 @@ class Process:
 
     async def close(self) -> None:
         """Programs see their connections end, and the others this node leave."""
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for alarm in (self._alarm, self._pause):
+            if alarm is not None:
+                alarm.cancel()
         asyncio.get_running_loop().remove_reader(self.server.fileno())
         self.order.close()
         self.server.close()
@@ -229,6 +237,23 @@ class Process:
             if lane.handles:
                 self.server.deliver(hearers, len(lane.handles), lane.node, data)
 
+    def on_bundle(self, source: Source, data: bytes) -> None:
+        """Messages that were sent together. Those of one process that follow each other are delivered in C."""
+        at, is_own = len(BUNDLE), self.standin.ring.is_own(source)
+        while at < len(data) and not self.stopped.done():
+            message = bundled(data, at)
+            if message is None:
+                self.standin.ring.dropped["malformed"] += 1
+                return
+            head = b"" if is_own else whole_head(message)
+            found = self._lanes.get((source, head)) or self._lane(source, head) if head else None
+            if found is None:
+                self.on_message(source, message)
+                at += LENGTH_BYTES + len(message)
+            else:
+                lane, hearers = found
+                at = self.server.deliver_all(hearers, len(lane.handles), lane.node, head, data, at)
+
     def _lane(self, source: Source, head: bytes) -> tuple[Lane, Any] | None:
         lane = self.standin.cpg.lane(source, head)
         if lane is None:
@@ -239,6 +264,8 @@ class Process:
     def on_batch(self) -> None:
         if not self.stopped.done():
             self._resume()
+            if self._pause is not None and not self.standin.ring.under_way:
+                self._read_programs()
 
     def on_room(self) -> None:
         self._resume()
@@ -353,11 +380,24 @@ class Process:
 
     def _turn(self) -> None:
         """What programs ask, a batch of each."""
+        with self.order.together():
+            said = self._take()
+        if not self.stopped.done():
+            self._show_ring()
+            self._set_alarm()
+            if 0 < said < PACE_BYTES and self.standin.ring.under_way:
+                asyncio.get_running_loop().remove_reader(self.server.fileno())
+                self._pause = self.after(PACE_S, self._read_programs)
+
+    def _take(self) -> int:
+        """The bytes of messages to process groups that have come."""
+        said = 0
         for item in self.server.turn():
             if self.stopped.done():
-                return
+                break
             match item:
                 case Said(number, message):
+                    said += len(message)
                     self._asked(number, message, said=True)
                 case Asked(number, _, message):
                     self._asked(number, message, said=False)
@@ -371,9 +411,14 @@ class Process:
                     self.refused += 1
                     text = f"a program of user {item.uid}, group {item.gid} was refused at {item.service}: {TEXTS[item.reason]}"
                     self.journal.event(logging.WARNING, "refused", text, now=time.monotonic_ns(), key=item.service)
-        if not self.stopped.done():
-            self._show_ring()
-            self._set_alarm()
+        return said
+
+    def _read_programs(self) -> None:
+        """Programs are read again."""
+        if self._pause is not None and not self.stopped.done():
+            self._pause.cancel()
+            self._pause = None
+            asyncio.get_running_loop().add_reader(self.server.fileno(), self._turn)
 
     def _ended(self, item: Ended) -> None:
         program = self.programs.pop(item.connection, None)
@@ -441,14 +486,17 @@ class Process:
 
     def _resume(self) -> None:
         """Programs that wait for room go on, each with what was read of it."""
-        for number in sorted(self.held):
-            program = self.programs[number]
-            while program.waiting and number in self.programs and self._has_room(program):
-                message, said = program.waiting.popleft()
-                self._ask(program, message, said=said)
-            if not program.waiting and number in self.held:
-                self.held.discard(number)
-                self.server.pause(number, False)
+        if not self.held:
+            return
+        with self.order.together():
+            for number in sorted(self.held):
+                program = self.programs[number]
+                while program.waiting and number in self.programs and self._has_room(program):
+                    message, said = program.waiting.popleft()
+                    self._ask(program, message, said=said)
+                if not program.waiting and number in self.held:
+                    self.held.discard(number)
+                    self.server.pause(number, False)
 
     def _allow(self) -> None:
         self.server.allow(*keys.users(self.maps[0]))

@@ -1,14 +1,17 @@
 """How soon Pacemaker's resource runs again, on stand-ins and on corosync.
 
-    python -m tests.e2e.pacemaker_bench STACK RUNS WHAT…
+    python -m tests.e2e.pacemaker_bench STACK[,STACK…] RUNS WHAT…
 
-STACK: ``zenjun``, ``corosync``, or ``corosync:TOKEN`` with a token of so many milliseconds. WHAT: ``other`` (SIGKILL of a whole
-node that is not the one that decides), ``dc`` (of the one that decides), ``two`` (of one of two nodes, with two_node), ``cut``
-(the node with the resource is cut off: when it stops it, when the others start it, and when all is well again after the cut).
+STACK: ``zenjun``, ``corosync``, or ``corosync:TOKEN`` with a token of so many milliseconds; several take turns, each with a
+cluster that is up all the time. WHAT: ``other`` (SIGKILL of a whole node that is not the one that decides), ``dc`` (of the one
+that decides), ``two`` (of one of two nodes, with two_node), ``cut`` (the node with the resource is cut off: when it stops it,
+when the others start it, and when all is well again after the cut).
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import statistics
 import sys
 import time
@@ -59,32 +62,41 @@ def cut(up: Cluster) -> tuple[float, float, float]:
     return stopped, started, time.monotonic() - began
 
 
-def main(name: str, runs: int, wanted: list[str]) -> None:
+def one(name: str, nodes: int) -> contextlib.AbstractContextManager[Cluster]:
+    """A cluster of so many nodes on this stack."""
     kind, _, token = name.partition(":")
     stack: Stack = "zenjun" if kind == "zenjun" else "corosync"
-    totem = f"token: {token}" if token else ""
+    options = OPTIONS if nodes > 2 else {}
+    quorum = "two_node: 1" if nodes == 2 else ""
+    return pacemakers(nodes, stack, options=options, quorum=quorum, totem=f"token: {token}" if token else "")
+
+
+def main(names: list[str], runs: int, wanted: list[str]) -> None:
     for nodes in (3, 2):
         chosen = [what for what in wanted if (what == "two") == (nodes == 2)]
         if not chosen:
             continue
-        quorum = "two_node: 1" if nodes == 2 else ""
-        options = OPTIONS if nodes > 2 else {}
-        with pacemakers(nodes, stack, options=options, quorum=quorum, totem=totem) as up:
+        with contextlib.ExitStack() as clusters:
+            up = {name: clusters.enter_context(one(name, nodes)) for name in names}
             for what in chosen:
-                show(up, name, runs, what)
+                found: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
+                for run in range(runs):
+                    for name in names[run % len(names) :] + names[: run % len(names)]:
+                        found[name].append(cut(up[name]) if what == "cut" else (killed(up[name], what),))
+                for name in names:
+                    show(name, what, found[name])
+                print(f"load {os.getloadavg()[0]:.1f}", flush=True)
 
 
-def show(up: Cluster, name: str, runs: int, what: str) -> None:
-    if what != "cut":
-        found = [killed(up, what) for _ in range(runs)]
-        print(f"{name} {what}: median {statistics.median(found):.2f} s of {' '.join(f'{s:.2f}' for s in found)}", flush=True)
-        return
-    cuts = [cut(up) for _ in range(runs)]
-    first = sum(stopped < started for stopped, started, _ in cuts)
-    medians = " ".join(f"{statistics.median(values):.2f}" for values in zip(*cuts, strict=True))
-    each = " ".join("/".join(f"{s:.2f}" for s in one) for one in cuts)
-    print(f"{name} cut: stopped, started, healed: medians {medians} s; stopped first {first} of {runs}; {each}", flush=True)
+def show(name: str, what: str, runs: list[tuple[float, ...]]) -> None:
+    medians = " ".join(f"{statistics.median(values):.2f}" for values in zip(*runs, strict=True))
+    each = " ".join("/".join(f"{s:.2f}" for s in run) for run in runs)
+    first = ""
+    if what == "cut":
+        order = sum(stopped < started for stopped, started, _ in runs)
+        first = f" stopped, started, healed; stopped first {order} of {len(runs)};"
+    print(f"{name} {what}:{first} median {medians} s of {each}", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
+    main(sys.argv[1].split(","), int(sys.argv[2]), sys.argv[3:])

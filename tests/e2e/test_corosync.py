@@ -185,7 +185,7 @@ def flood(found: list[Member]) -> None:
     """More than a handle may have under way, from two senders at once, and messages in parts between them."""
     first, second, third = found
     first.tell("send", "600", "8000", "a-")
-    second.tell("send", "600", "8000", "b-")
+    second.tell("send", "600", "60", "b-")
     third.tell("send", "2", "3000000", "large-")
     until(got([first, second, third], 1202), "all messages", 120.0)
     assert first.messages() == second.messages() == third.messages()

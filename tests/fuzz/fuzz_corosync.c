@@ -197,6 +197,27 @@ static void deliver(struct ipc *s, const uint32_t *numbers)
     free(m);
 }
 
+/* Several messages, as one of the group: what is delivered begins with the head, and ends where a second reading does. */
+static void deliver_all(struct ipc *s, const uint32_t *numbers)
+{
+    size_t size = take(1) * 4u, head_size = take(1) % 16;
+    uint32_t begin = take(1);
+    uint8_t *b = malloc(size ? size : 1), *head = malloc(head_size ? head_size : 1);
+    take_bytes(b, size);
+    take_bytes(head, head_size);
+    if (take(1) & 1 && begin + 4 <= size && size - begin - 4 >= head_size) /* a message that begins so */
+        memcpy(b + begin + 4, head, head_size);
+    int64_t end = ipc_deliver_all(s, numbers, PROGRAMS, 3, head, (uint32_t)head_size, b, (uint32_t)size, begin);
+    CHECK(end >= begin && (end == begin || end <= (int64_t)size));
+    uint64_t next = begin;
+    while (next < (uint64_t)end) {
+        CHECK(!memcmp(b + next + 4, head, head_size));
+        next += 4 + (uint64_t)big(b + next);
+    }
+    CHECK(next == (uint64_t)end);
+    free(b), free(head);
+}
+
 static void look(struct ipc *s, int *open)
 {
     int count = ipc_turn(s);
@@ -223,7 +244,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         uint32_t numbers[PROGRAMS], number = take(1) & 1 ? take(4) : p->number;
         for (int k = 0; k < PROGRAMS; k++)
             numbers[k] = programs[k].number;
-        switch (what % 12) {
+        switch (what % 13) {
         case 0:
             if (p->service)
                 break;
@@ -247,6 +268,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         case 8: ipc_answer(s, number, data, (uint32_t)(size < 100 ? size : 100)); break;
         case 9: ipc_end(s, number); break;
         case 10: ipc_flush(s), ipc_pause(s, number, (int)take(1) & 1), (void)ipc_waiting(s, number); break;
+        case 11: deliver_all(s, numbers); break;
         default: look(s, &open);
         }
     }

@@ -22,9 +22,11 @@ def seeds(folder: Path) -> Path:
     for name, length, kind in (("right", 24, 1), ("beyond", 100, 1), ("largest", 1 << 20, 1), ("other", 24, 0)):
         request = bytearray(64)
         request[32:36] = length.to_bytes(4, "little")
-        (folder / name).write_bytes(joined + bytes([1, 0, 0, 16]) + request + bytes([kind]) + bytes([11, 0, 0]))
+        (folder / name).write_bytes(joined + bytes([1, 0, 0, 16]) + request + bytes([kind]) + bytes([12, 0, 0]))
     message = bytes([1, 4, 0, 0, 0, 9, 3]) + b"abc" + bytes(5) + b"text!"
-    (folder / "deliver").write_bytes(joined + bytes([5, 0, 0, len(message) // 2]) + message + bytes([1, 7, 0, 0, 11, 0, 0]))
+    (folder / "deliver").write_bytes(joined + bytes([5, 0, 0, len(message) // 2]) + message + bytes([1, 7, 0, 0, 12, 0, 0]))
+    several = b"".join(len(m).to_bytes(4, "big") + m for m in [message[:10] + bytes(5)] * 2).ljust(40, b"\0")
+    (folder / "several").write_bytes(joined + bytes([11, 0, 0, 10, 10, 0]) + several + message[:10] + bytes([1, 12, 0, 0]))
     return folder
 
 

@@ -7,7 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zenjun.proto.errors import InvariantError
 from zenjun.proto.service.corosync import cpg as cpg_module
-from zenjun.proto.service.corosync.messages import Mcast, Message, Part, Process, decode, encode, mcast_head, whole_head
+from zenjun.proto.service.corosync.messages import (
+    BUNDLE,
+    LENGTH_BYTES,
+    Mcast,
+    Message,
+    Part,
+    Process,
+    bundle,
+    bundled,
+    decode,
+    encode,
+    mcast_head,
+    whole_head,
+)
 from zenjun.proto.service.corosync.results import Deliver
 
 from ..rules import rule
@@ -28,6 +41,25 @@ def test_any_bytes_have_a_beginning_that_is_a_message_or_none(data: bytes) -> No
     head = whole_head(data)
     found = decode(data)
     assert not head or found is None or (isinstance(found, Mcast) and mcast_head(found.process) == head)
+
+
+def unbundled(data: bytes) -> tuple[list[bytes], int]:
+    """Messages, and where there are no more."""
+    found, at = list[bytes](), len(BUNDLE)
+    while (message := bundled(data, at)) is not None:
+        found.append(message)
+        at += LENGTH_BYTES + len(message)
+    return found, at
+
+
+@rule("Y1")
+@given(st.lists(MESSAGES, max_size=4), st.binary(max_size=3))
+def test_messages_that_are_sent_together(messages: list[Message], more: bytes) -> None:
+    data = bundle(map(encode, messages))
+    assert decode(data) is None and not whole_head(data), "no node takes it for one message"
+    found, at = unbundled(data + more)
+    assert [decode(message) for message in found] == messages and at == len(data)
+    assert len(unbundled(data[:-1])[0]) == max(0, len(messages) - 1), "what is cut off is not read"
 
 
 @rule("Y10", "Y19")

@@ -157,6 +157,13 @@ class Server:
         if _lib.ipc_deliver(self._server, hearers, count, node, message, len(message)):
             raise ValueError("not a whole message, or no memory")
 
+    def deliver_all(self, hearers: Any, count: int, node: int, head: bytes, bundle: bytes, at: int) -> int:
+        """Whole messages of a bundle from there on, as long as they begin so; where the next one begins. At least one."""
+        end = _lib.ipc_deliver_all(self._server, hearers, count, node, head, len(head), bundle, len(bundle), at)
+        if end <= at:
+            raise ValueError("not a whole message, or no memory")
+        return int(end)
+
     def pause(self, connection: int, paused: bool) -> None:
         """Stop or start reading the requests of a connection."""
         _lib.ipc_pause(self._server, connection, paused)

@@ -78,9 +78,13 @@ void ipc_pause(struct ipc *s, uint32_t connection, int paused);
 
 /* What is written here without Python: messages of process groups, whole ones. ipc_route: a connection's requests for them become
  * IPC_SAID, beginning with `head` (proto/service/corosync/messages.py); size 0: they are IPC_REQUEST. -EINVAL: such a head there is
- * not. ipc_deliver: such a message, of a node, as an event of libcpg to several connections; -EINVAL: it is none. */
+ * not. ipc_deliver: such a message, of a node, as an event of libcpg to several connections; -EINVAL: it is none.
+ * ipc_deliver_all: those of a bundle (`at`: where the length of the first one is) as long as they are whole and begin with `head`; where
+ * the next one begins, or -ENOMEM. */
 int ipc_route(struct ipc *s, uint32_t connection, const void *head, uint32_t size);
 int ipc_deliver(struct ipc *s, const uint32_t *connections, int count, uint32_t node, const void *message, uint32_t size);
+int64_t ipc_deliver_all(struct ipc *s, const uint32_t *connections, int count, uint32_t node, const void *head, uint32_t head_size,
+                        const void *bundle, uint32_t size, uint32_t at);
 
 /* End a connection. IPC_CLOSED follows. */
 void ipc_end(struct ipc *s, uint32_t connection);

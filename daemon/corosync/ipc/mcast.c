@@ -17,6 +17,7 @@
 #define NAME 7
 #define NAME_MAX_BYTES 128
 #define WHOLE 5 /* bytes behind the name: the part, 0, and the length */
+#define LENGTH 4 /* bytes, of each message of a bundle */
 #define EVENT_DELIVER 5
 #define EVENT_SIZE 8 /* offsets in the event */
 #define EVENT_ERROR 16
@@ -98,4 +99,22 @@ int ipc_deliver(struct ipc *s, const uint32_t *connections, int count, uint32_t 
     memcpy(e + EVENT_DATA, m + NAME + name + WHOLE, length);
     ipc_event(s, connections, count, e, whole);
     return 0;
+}
+
+int64_t ipc_deliver_all(struct ipc *s, const uint32_t *connections, int count, uint32_t node, const void *head, uint32_t head_size,
+                        const void *bundle, uint32_t size, uint32_t at) {
+    const uint8_t *b = bundle;
+    while (at <= size && size - at >= LENGTH) {
+        uint32_t length = big(b + at);
+        const uint8_t *message = b + at + LENGTH;
+        if (length > size - at - LENGTH || length < head_size || memcmp(message, head, head_size) != 0)
+            break;
+        int error = ipc_deliver(s, connections, count, node, message, length);
+        if (error == -EINVAL)
+            break;
+        if (error)
+            return error;
+        at += LENGTH + length;
+    }
+    return at;
 }

@@ -6,6 +6,7 @@ Binary, numbers in network byte order. ``decode`` takes exactly what ``encode`` 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -17,6 +18,9 @@ NAME_MAX: Final = 128
 """Bytes of the name of a process group."""
 FINGERPRINT_BYTES: Final = 16
 FORMAT: Final = 1
+BUNDLE: Final = b"\x02"
+"""Instead of a format: several messages follow, each behind its length in 4 bytes."""
+LENGTH_BYTES: Final = 4
 
 
 class Reason(IntEnum):
@@ -135,6 +139,18 @@ def whole_head(data: bytes) -> bytes:
     end = _WHOLE_MIN - _MCAST.size + data[_WHOLE_MIN - _MCAST.size - 1]
     is_whole = len(data) >= end + _MCAST.size and _MCAST.unpack_from(data, end) == (0, len(data) - end - _MCAST.size)
     return data[:end] if is_whole else b""
+
+
+def bundle(messages: Iterable[bytes]) -> bytes:
+    """Several messages as one of the group: they have one place, and keep their order."""
+    return BUNDLE + b"".join(len(message).to_bytes(LENGTH_BYTES, "big") + message for message in messages)
+
+
+def bundled(data: bytes, at: int) -> bytes | None:
+    """The message of a bundle that begins there, with its length. None: there is none, and nothing behind it can be read."""
+    begin = at + LENGTH_BYTES
+    end = begin + int.from_bytes(data[at:begin], "big")
+    return data[begin:end] if begin <= len(data) and end <= len(data) else None
 
 
 def encode(message: Message) -> bytes:

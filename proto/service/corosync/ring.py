@@ -254,6 +254,11 @@ class Ring:
         invariant(bool(self._pending) and self._pending[0] == data, "own messages come back in their order")
         self._pending.popleft()
 
+    @property
+    def under_way(self) -> int:
+        """Messages of this node without a place."""
+        return len(self._pending)
+
     def is_own(self, source: Source) -> bool:
         return source == self._me
 
