@@ -84,7 +84,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     return result
 
 
-CLOCKED = ("client", "daemon", "database", "pcap", "tools", "jepsen", "uml")
+CLOCKED = frozenset(
+    ["attacks", "client", "daemon", "database", "e2e", "jepsen", "lab", "link", "pcap", "service", "tools", "uml"]
+)
 """Folders of tests that wait for processes, threads or sockets. What only computes comes to the same on any machine."""
 AFTER_S = 0.3
 """After a failure, before the sleeper's notes are read: the test may have its processor again sooner than the sleeper."""

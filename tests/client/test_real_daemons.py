@@ -39,6 +39,7 @@ from zenjun.daemon.client import (
 )
 from zenjun.tools.lab import Lab
 
+from ..timing import in_time
 from .fake_daemon import fill
 from .reallab import MIB, path, real_lab
 
@@ -116,7 +117,7 @@ def test_groups_open_closed_left_and_joined_again(lab: Lab) -> None:
             with c.join("door", open_group=True) as g:
                 g.send(b"x")
         g = c.join("door", open_group=True)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not d.members("door") and time.monotonic() < deadline:
             pass
         sender = d.join("door", send_only=True)
@@ -177,7 +178,7 @@ def test_case_147_every_call_against_a_stopped_daemon(lab: Lab) -> None:
                 begin = time.monotonic()
                 with pytest.raises(TimeoutError):
                     call()
-                assert time.monotonic() - begin < 2
+                in_time(time.monotonic() - begin < 10, "a call that ends after 0.1 s")
         finally:
             lab.station(2).signal(signal.SIGCONT)
         assert c.status()["station"] == 2
@@ -188,14 +189,14 @@ def test_case_147_every_call_against_a_stopped_daemon(lab: Lab) -> None:
 
 def next_event(group: SyncGroup, kind: type[T], test: Callable[[T], object] = lambda event: True) -> T:
     """Read on until this event comes; what is read before it is dropped."""
-    for item in group.items(timeout=20):
+    for item in group.items(timeout=60):
         if isinstance(item, kind) and test(item):
             return item
     raise AssertionError("the group was left")
 
 
 def next_view(group: SyncGroup, test: Callable[[View], object]) -> View:
-    for item in group.items(timeout=20):
+    for item in group.items(timeout=60):
         if isinstance(item, View) and test(item):
             return item
     raise AssertionError("the group was left")
@@ -213,11 +214,11 @@ def test_a_killed_station_is_left_behind_and_comes_back(lab: Lab) -> None:
         instance = c.instance
         lives = {s.station: s.incarnation for s in c.stations()}
         lab.station(3).signal(signal.SIGKILL)
-        lab.station(3).daemon.wait(10)  # type: ignore[union-attr]
+        lab.station(3).daemon.wait(60)  # type: ignore[union-attr]
         begin = time.monotonic()
         for level in ("ordered", "preack", "ack"):
             g.send(b"into the void", level)
-        assert time.monotonic() - begin < 10
+        in_time(time.monotonic() - begin < 10, "three messages without the dead one")
         with pytest.raises(ConnectionClosed):
             h.send(b"x")
         d.close(0.0)
@@ -327,9 +328,9 @@ def test_commands(lab: Lab) -> None:
         ],
         stdout=subprocess.PIPE,
     )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while b"zenjun recv" not in zenjun("members", "cli", "-s", path(lab, 1)):
-        assert time.monotonic() < deadline
+        in_time(time.monotonic() < deadline, "the reader is in")
     zenjun("send", "-s", path(lab, 1), "-g", "cli", "-l", "ack", stdin=b"".join(b"line %d\n" % i for i in range(1000)))
     zenjun("send", "-s", path(lab, 2), "-g", "cli", "last")
     out, _ = reader.communicate(timeout=60)

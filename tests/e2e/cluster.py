@@ -99,7 +99,7 @@ def describe(lab: Lab) -> str:
 # ---- conditions ----
 
 
-def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 10.0) -> T:
+def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 60.0) -> T:
     """The condition's value as soon as it is true. Raises AssertionError when the time is over."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -171,7 +171,7 @@ def members_of(station: Station) -> dict[int, int]:
     return {int(number): int(incarnation) for number, incarnation in status(station)["members"]}
 
 
-def together(lab: Lab, ids: Iterable[int] | None = None, timeout_s: float = 20.0) -> int:
+def together(lab: Lab, ids: Iterable[int] | None = None, timeout_s: float = 60.0) -> int:
     """Wait until these stations (default: all) are in one instance of exactly them, and say so; returns its number."""
     wanted = sorted(lab.stations if ids is None else ids)
 
@@ -192,7 +192,7 @@ def kill(*stations: Station) -> None:
         station.signal(signal.SIGKILL)
     for station in stations:
         assert station.daemon is not None
-        station.daemon.wait(10)
+        station.daemon.wait(60)
 
 
 def waited_for(station: Station) -> dict[int, str]:
@@ -212,7 +212,7 @@ class Program:
         """groups: name → level of delivery. timeout_s: of every call."""
         self.station = station.id
         self.connection: SyncConnection = connect_sync(
-            str(station.socket_path), name=name or f"p{station.id}", timeout=timeout_s, wait=10.0
+            str(station.socket_path), name=name or f"p{station.id}", timeout=timeout_s, wait=60.0
         )
         self.groups: dict[str, SyncGroup] = {g: self.connection.join(g, level) for g, level in groups.items()}
         self.items: dict[str, list[Message | View | Event]] = defaultdict(list)
@@ -248,7 +248,7 @@ class Program:
             self.items[group] += new
         return self.messages(group)
 
-    def read_event(self, group: str, name: str, timeout_s: float = 10.0) -> Event:
+    def read_event(self, group: str, name: str, timeout_s: float = 60.0) -> Event:
         """Read until an event of this name comes."""
         deadline = time.monotonic() + timeout_s
         before = len(self.items[group])
@@ -290,7 +290,7 @@ def in_parallel(calls: Sequence[Callable[[], T]], timeout_s: float = 120.0) -> l
     start = threading.Barrier(len(calls))
 
     def run(call: Callable[[], T]) -> T:
-        start.wait(10)
+        start.wait(60)
         return call()
 
     with ThreadPoolExecutor(len(calls)) as pool:

@@ -23,7 +23,7 @@ ZENJUND = [sys.executable, "-m", "zenjun.daemon"]
 T = TypeVar("T")
 
 
-def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 10.0, lab: Lab | None = None) -> T:
+def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 60.0, lab: Lab | None = None) -> T:
     """The condition's value as soon as it is true; fails with the logs of the lab when the time is over."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -89,12 +89,12 @@ def quietest_second(pid: int) -> float:
     return best
 
 
-def once(argv: list[str], timeout_s: float = 20.0) -> subprocess.CompletedProcess[str]:
+def once(argv: list[str], timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
     """Run zenjund with these arguments in this namespace to its end."""
     return subprocess.run([*ZENJUND, *argv], capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
-def refused(station: Any, timeout_s: float = 20.0, argv: list[str] | None = None) -> tuple[int, str]:
+def refused(station: Any, timeout_s: float = 60.0, argv: list[str] | None = None) -> tuple[int, str]:
     """Run zenjund in the station with its configuration until it gives up: exit code and last line."""
     done = station.run(argv or [*ZENJUND, "--config", str(station.config_path)], timeout_s)
     lines = str(done.stderr).strip().splitlines()
@@ -112,7 +112,7 @@ class RawClient:
     def __init__(self, path: Path, hello: bytes | None = None) -> None:
         """Connects and, unless ``hello`` is b"", sends a HELLO (the given body, or a right one)."""
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(10)
+        self.socket.settimeout(60)
         self.socket.connect(str(path))
         self._rest = b""
         body = b"ZENJ" + struct.pack("<HH", 1, 1) + b"raw" if hello is None else hello

@@ -74,7 +74,7 @@ class UserHub:
         out = ""
         try:
             process.send_signal(signal.SIGTERM)
-            out = process.communicate(timeout=10)[0]
+            out = process.communicate(timeout=60)[0]
         finally:
             process.kill()
             process.wait()

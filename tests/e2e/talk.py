@@ -138,7 +138,7 @@ class Talker:
         """Events of this name that came so far."""
         return [h for h in list(self.heard) if isinstance(h.item, Event) and h.item.name == name]
 
-    def when(self, test: Callable[[ClusterView], object], timeout_s: float = 20.0) -> float:
+    def when(self, test: Callable[[ClusterView], object], timeout_s: float = 60.0) -> float:
         """Wait for the first view of the cluster that passes; returns when it came."""
 
         def found() -> float:

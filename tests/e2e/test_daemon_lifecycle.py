@@ -43,7 +43,7 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
-def read_until(group: SyncGroup, last: bytes, timeout_s: float = 10.0) -> list[Message | View | Event]:
+def read_until(group: SyncGroup, last: bytes, timeout_s: float = 60.0) -> list[Message | View | Event]:
     """Everything up to and with the message ``last``."""
     out: list[Message | View | Event] = []
     deadline = time.monotonic() + timeout_s
@@ -52,7 +52,7 @@ def read_until(group: SyncGroup, last: bytes, timeout_s: float = 10.0) -> list[M
     return out
 
 
-def event_of(group: SyncGroup, name: str, timeout_s: float = 10.0) -> Event:
+def event_of(group: SyncGroup, name: str, timeout_s: float = 60.0) -> Event:
     """The next event of this name; what comes before it is dropped."""
     deadline = time.monotonic() + timeout_s
     while True:

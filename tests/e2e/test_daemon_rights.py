@@ -69,7 +69,7 @@ def test_net_raw_alone_is_enough_to_start(station: Station) -> None:
         wait_for(lambda: status(station).get("state") == "open", "open")
     finally:
         daemon.terminate()
-        assert daemon.wait(20) == 0
+        assert daemon.wait(60) == 0
 
 
 def test_realtime_refused_is_one_warning_case_101(station: Station) -> None:
@@ -84,7 +84,7 @@ def test_realtime_refused_is_one_warning_case_101(station: Station) -> None:
         assert os.sched_getscheduler(daemon.pid) == os.SCHED_OTHER
     finally:
         daemon.terminate()
-        assert daemon.wait(20) == 0
+        assert daemon.wait(60) == 0
 
 
 def test_realtime_is_taken_where_it_is_allowed(station: Station) -> None:

@@ -59,11 +59,11 @@ class Databases:
 
     def stop(self, station: int) -> int:
         self.processes[station].terminate()
-        return self.processes[station].wait(20)
+        return self.processes[station].wait(60)
 
     def kill(self, station: int) -> None:
         self.processes[station].kill()
-        self.processes[station].wait(20)
+        self.processes[station].wait(60)
 
     def kill_station(self, station: int) -> None:
         """As a machine that loses power: the daemon and the process at once."""
@@ -71,7 +71,7 @@ class Databases:
         assert daemon is not None
         daemon.send_signal(signal.SIGKILL)
         self.kill(station)
-        daemon.wait(20)
+        daemon.wait(60)
 
     def start_station(self, station: int) -> None:
         self.lab.station(station).start_daemon()
@@ -136,7 +136,7 @@ def databases(
         finally:
             for process in up.processes.values():
                 process.kill()
-                process.wait(20)
+                process.wait(60)
 
 
 @pytest.fixture
@@ -297,7 +297,7 @@ def test_prompt(shop: Databases) -> None:
         assert process.wait(30) == 0
     finally:
         process.kill()
-        process.wait(20)
+        process.wait(60)
         os.close(terminal)
 
 

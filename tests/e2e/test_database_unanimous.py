@@ -15,6 +15,7 @@ from zenjun.daemon.database.life import LIFE_S
 from zenjun.db import NoQuorum, SerializationError
 
 from ..rules import rule
+from ..timing import in_time
 from .cluster import wait_for
 from .test_database import Databases, databases
 
@@ -78,7 +79,7 @@ def _readers_among_writers(shop: Databases) -> None:
         seen = [number(shop, 3, timeout=60)]
         while len(seen) < 10 or seen[-1] == seen[0]:
             seen.append(number(shop, 3, timeout=60))
-            assert time.monotonic() < deadline
+            in_time(time.monotonic() < deadline, f"ten turns, of {seen}")
     finally:
         stop.set()
         for thread in threads:

@@ -56,7 +56,7 @@ class Names:
         log.close()
 
     def connect(self, station: int) -> SyncDirectory:
-        return connect_directory_sync(self.socket(station), wait=10, timeout=10)
+        return connect_directory_sync(self.socket(station), wait=60, timeout=60)
 
     def active(self, station: int) -> bool:
         try:
@@ -90,7 +90,7 @@ class Names:
     def scrape(self, station: int) -> dict[tuple[str, ...], float]:
         """One answer, by name and label values."""
         with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(10)
+            sock.settimeout(60)
             sock.connect(str(self.lab.station(station).directory / "directory-metrics.sock"))
             sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
             text = b"".join(iter(lambda: sock.recv(65536), b"")).partition(b"\r\n\r\n")[2].decode()
@@ -99,7 +99,7 @@ class Names:
 
     def stop(self, station: int) -> int:
         self.processes[station].terminate()
-        return self.processes[station].wait(10)
+        return self.processes[station].wait(60)
 
     def kill_station(self, station: int) -> None:
         """As a machine that loses power: the daemon and the process at once."""
@@ -107,8 +107,8 @@ class Names:
         assert daemon is not None
         daemon.send_signal(signal.SIGKILL)
         self.processes[station].kill()
-        self.processes[station].wait(10)
-        daemon.wait(10)  # else it could still run when it is to start again
+        self.processes[station].wait(60)
+        daemon.wait(60)  # else it could still run when it is to start again
 
     def start_station(self, station: int) -> None:
         self.lab.station(station).start_daemon()
@@ -130,7 +130,7 @@ def directories(n: int, options: dict[str, dict[str, Any]] | None = None, *, act
         finally:
             for process in up.processes.values():
                 process.kill()
-                process.wait(10)
+                process.wait(60)
 
 
 @pytest.fixture
@@ -177,10 +177,10 @@ def test_the_first_slice(names: Names) -> None:
         gone = names.run(2, "get", "web", "--fresh")
         assert (gone.stdout, gone.returncode) == ("", 1)
         assert "no name 'web'" in gone.stderr and "(no-name)" in gone.stderr
-        assert held.wait(10) == 5, "without its directory process the command is ended"
+        assert held.wait(60) == 5, "without its directory process the command is ended"
     finally:
         held.kill()
-        held.wait(10)
+        held.wait(60)
     names.start_station(3)
     wait_for(lambda: names.active(3), "station 3 is back", 20)
     listed = json.loads(names.run(3, "list", "--json").stdout)
@@ -401,7 +401,7 @@ def test_an_update_outlives_its_process(names: Names) -> None:
             d._protocol.ask("update", **d._protocol.changing((calls.add_of("db", ["tcp://10.0.0.8:1"]),), "disk"))
             d._pump(lambda: True, 0)
             names.processes[1].kill()
-            names.processes[1].wait(10)
+            names.processes[1].wait(60)
             names.start(1)
             done = d.update(calls.add_of("db", ["tcp://10.0.0.9:1"]), timeout=30)
         with names.connect(2) as other:

@@ -35,7 +35,7 @@ def three() -> Iterator[Names]:
 def end(names: Names) -> None:
     for process in names.processes.values():
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 def file_of(names: Names, station: int) -> Path:

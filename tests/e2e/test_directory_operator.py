@@ -171,7 +171,7 @@ def test_a_check_takes_the_address_out_and_brings_it_back(tmp_path: Path) -> Non
             wait_for(lambda: names.run(1, "get", "web").returncode == 1, "the name goes with it", 30)
         finally:
             held.kill()
-            held.wait(10)
+            held.wait(60)
 
 
 def test_repair_gets_the_state_from_the_others() -> None:

@@ -53,7 +53,7 @@ def test_changes_leases_and_a_station_that_dies() -> None:
             wait_for(lambda: names.run(1, "get", "web").returncode == 1, "the held name is gone", 15)
         finally:
             held.kill()
-            held.wait(10)
+            held.wait(60)
         with names.connect(2) as two:
             two.set("x", ["tcp://10.0.0.2:1"])
         names.start_station(3)
@@ -152,4 +152,4 @@ def test_another_mode_at_one_station_is_named() -> None:
         finally:
             for process in names.processes.values():
                 process.kill()
-                process.wait(10)
+                process.wait(60)

@@ -51,7 +51,7 @@ def zones() -> Iterator[Names]:
         finally:
             for process in up.processes.values():
                 process.kill()
-                process.wait(10)
+                process.wait(60)
 
 
 def done(names: Names, station: int, *words: str) -> str:

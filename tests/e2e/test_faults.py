@@ -290,7 +290,7 @@ def test_who_says_goodbye_is_let_go_at_once() -> None:
                     done = lab.station(3).run([*ZENJUN, "leave", "--yes"], 20)
                     assert done.returncode == 0, done.stderr
                     daemon = lab.station(3).daemon
-                    assert daemon is not None and daemon.wait(10) == 0
+                    assert daemon is not None and daemon.wait(60) == 0
                 else:
                     assert lab.station(3).stop_daemon(10) == 0
                 view = member.read_event("g", "view", 10)

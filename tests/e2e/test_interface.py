@@ -169,7 +169,7 @@ def test_other_traffic_on_the_interface_is_untouched_case_87(lab: Lab, members: 
         server = lab.station(2).spawn([sys.executable, "-c", script, "serve"], stdout=-1, text=True)
         assert server.stdout is not None and server.stdout.readline() == "ready\n"
         lab.station(1).run([sys.executable, "-c", script, "ask"], 30, check=True)
-        assert server.wait(10) == 0
+        assert server.wait(60) == 0
 
     in_parallel([lambda: exchange(members, plans, 60), ip_traffic])
     flags = int(lab.station(2).run(["cat", "/sys/class/net/eth0/flags"]).stdout, 16)

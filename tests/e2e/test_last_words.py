@@ -46,7 +46,7 @@ def test_a_slow_receiver_learns_why_whenever_it_reads() -> None:
             wait_for(lambda: datapath(station)["slow_disconnects"] == 4, "they are cut off")
             time.sleep(LATE_S)
             stopped.send_signal(signal.SIGCONT)
-            _, error = stopped.communicate(timeout=20)
+            _, error = stopped.communicate(timeout=60)
             assert stopped.returncode == 5 and b"the limit (queue_bytes_max) is 262144" in error, error
             with pytest.raises(SlowReceiver, match="queue_bytes_max"):
                 reader.read_messages("g", 400, 10)

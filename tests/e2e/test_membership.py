@@ -286,7 +286,7 @@ def test_suspended_at_random_moments_is_removed_within_a_bound_case_7(five: Lab)
             begin = time.monotonic()
             five.station(4).signal(signal.SIGSTOP)
             try:
-                wait_for(lambda c=count: len(talkers[1].views()) > c, "removed", 10)  # type: ignore[misc]
+                wait_for(lambda c=count: len(talkers[1].views()) > c, "removed", 60)  # type: ignore[misc]
                 took.append(time.monotonic() - begin)
             finally:
                 five.station(4).signal(signal.SIGCONT)
@@ -348,7 +348,7 @@ def test_operator_forces_a_long_time_out_case_15() -> None:
         done = lab.station(1).run([*ZENJUN, "expel", "3", "--yes"], 20)
         assert done.returncode == 0, done.stderr
         together(lab, [1, 2])
-        assert time.monotonic() - begin < 30
+        in_time(time.monotonic() - begin < 30, "at once")
         again = lab.station(1).run([*ZENJUN, "expel", "3", "--yes"], 20)
         assert again.returncode != 0 and "not a member" in again.stderr
 
@@ -371,8 +371,8 @@ def test_program_at_a_paused_station_is_told_case_1(five: Lab) -> None:
             other.groups["away"].send(b"while it was away")
         finally:
             five.station(3).signal(signal.SIGCONT)
-        sleeper.read_event("away", "expelled", 10)
-        reopened = sleeper.read_event("away", "reopened", 10)
+        sleeper.read_event("away", "expelled", 60)
+        reopened = sleeper.read_event("away", "reopened", 60)
         together(five)
         wait_for(lambda: len(other.connection.members("away")) == 2, "it is in the group again")
         sleeper.groups["away"].send(b"mine 7", timeout=10)
@@ -419,9 +419,9 @@ def test_partition_of_two_and_three_cases_5_13(five: Lab) -> None:
             )
             assert status(five.station(number))["state"] in ("blocked", "opening")
         before = {k: len(talkers[k].sure) for k in ALL}
-        wait_for(lambda: all(len(talkers[k].sure) > before[k] + 5 for k in (3, 4, 5)), "the majority confirms", 10)
+        wait_for(lambda: all(len(talkers[k].sure) > before[k] + 5 for k in (3, 4, 5)), "the majority confirms", 60)
         for number in (1, 2):
-            wait_for(lambda n=number: talkers[n].events("closed"), "it gives up", 20)  # type: ignore[misc]
+            wait_for(lambda n=number: talkers[n].events("closed"), "it gives up", 60)  # type: ignore[misc]
         assert status(five.station(3))["instance"] == instance + 1 and len(talkers[1].sure) == before[1]
         healed = time.monotonic()  # not after it: the first cable back may be enough
         five.heal()
@@ -429,7 +429,7 @@ def test_partition_of_two_and_three_cases_5_13(five: Lab) -> None:
         back = time.monotonic() - healed
         say(f"the majority goes on {(gone - cut) * 1e3:.0f} ms after the cut; all together {back * 1e3:.0f} ms after the heal")
         for number in (1, 2):
-            wait_for(lambda n=number: talkers[n].events("reopened"), "a program is told", 10)  # type: ignore[misc]
+            wait_for(lambda n=number: talkers[n].events("reopened"), "a program is told", 60)  # type: ignore[misc]
             reopened = talkers[number].events("reopened")[-1].item
             assert isinstance(reopened, Reopened) and reopened.joined
         finish(five, "split", list(talkers.values()))
@@ -449,14 +449,14 @@ def test_three_parts_without_majority_open_anew(five: Lab) -> None:
         five.partition([[1], [2, 3], [4, 5]])
         parted = time.monotonic()
         for number in ALL:
-            wait_for(lambda n=number: talkers[n].events("closed"), "it gives up", 20)  # type: ignore[misc]
+            wait_for(lambda n=number: talkers[n].events("closed"), "it gives up", 60)  # type: ignore[misc]
         wait_for(lambda: {status(s)["state"] for s in five.stations.values()} == {"opening"}, "all are opening")
         healed = time.monotonic()  # not after it: the first cable back may be enough
         five.heal()
         assert together(five) > instance
         say(f"open again {(time.monotonic() - healed) * 1e3:.0f} ms after the heal")
         for number in ALL:
-            wait_for(lambda n=number: talkers[n].events("reopened"), "a program is told", 10)  # type: ignore[misc]
+            wait_for(lambda n=number: talkers[n].events("reopened"), "a program is told", 60)  # type: ignore[misc]
         finish(five, "thirds", list(talkers.values()))
     late = [when for t in talkers.values() for when in t.sure.values() if parted + FAIL_S / 2 < when < healed]
     assert not late, "confirmed without a quorum"
@@ -578,7 +578,7 @@ def test_large_messages_are_under_way_while_a_station_joins(five: Lab) -> None:
         wait_for(newcomer.socket_path.exists, "it is up, and listens for a moment before it asks")
         for thread in threads:
             thread.start()
-        wait_for(lambda: 5 in members_of(five.station(1)), "it is in", 20)
+        wait_for(lambda: 5 in members_of(five.station(1)), "it is in", 60)
         under_way = [thread.is_alive() for thread in threads]
         with programs(five, {"large": "preack"}, ids=[5]) as (late,):
             five.impair(rate_bit=0)
@@ -612,14 +612,14 @@ def test_two_stations_with_a_required_one() -> None:
             together(lab)
             lab.partition([[1], [2]])
             together(lab, [1])
-            wait_for(lambda: status(two)["quorum"]["have"] is False, "2 knows that it may not go on", 20)
-            wait_for(lambda: status(two)["state"] == "opening", "and gives up", 20)
+            wait_for(lambda: status(two)["quorum"]["have"] is False, "2 knows that it may not go on", 60)
+            wait_for(lambda: status(two)["state"] == "opening", "and gives up", 60)
             lab.heal()
             together(lab)
             finish(lab, "pair", list(talkers.values()))
             assert not talkers[1].undecided and not talkers[1].events("reopened")
         kill(one)
-        wait_for(lambda: status(two)["state"] == "opening", "2 gives up", 20)
+        wait_for(lambda: status(two)["state"] == "opening", "2 gives up", 60)
         stays(lambda: status(two)["state"] in ("opening", "blocked"), "2 does not go on alone", 0.5)
         one.start_daemon()
         together(lab)
@@ -715,7 +715,7 @@ def burn(members: list[Program], seconds: float) -> float:
         for burner in burners:
             burner.kill()
         for burner in burners:
-            burner.wait(5)
+            burner.wait(60)
         late = max(float(canary.communicate(timeout=seconds + 30)[0]) for canary in canaries)
     say(
         f"{len(burners)} busy processes for {seconds:g} s: {count} messages, the slowest took {worst * 1e3:.0f} ms; a process "

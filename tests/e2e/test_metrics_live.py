@@ -37,7 +37,7 @@ def lab() -> Iterator[Lab]:
 def scrape(station: Any) -> dict[tuple[str, ...], float]:
     """One answer, by name and label values."""
     with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(10)
+        sock.settimeout(60)
         sock.connect(str(where(station)))
         sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         data = b""

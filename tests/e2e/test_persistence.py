@@ -222,7 +222,7 @@ def test_full_disk_stops_the_daemon_before_it_speaks_of_what_it_cannot_remember(
         filled = full.run(["sh", "-c", 'cat /dev/zero > "$1"', "sh", ballast])
         assert "No space left on device" in filled.stderr
         kill(lab.station(4))
-        assert full.daemon is not None and full.daemon.wait(10) == 5
+        assert full.daemon is not None and full.daemon.wait(60) == 5
         last = log_of(full).strip().splitlines()[-1]
         assert "cannot write the state file" in last and "No space left on device" in last
         together(lab, [1, 2, 5])

@@ -274,15 +274,15 @@ def test_the_counter_of_the_documentation_survives_restarts(lab: Lab, tmp_path: 
         assert [line(started[1]), line(started[1])] == ["at 5", "7"]
         assert line(started[0]) == "7"
         started[0].kill()
-        started[0].wait(10)
+        started[0].wait(60)
         started.append(run(1))
         assert line(started[2]) == "at 7"
         for program in started:
             program.kill()
-            program.wait(10)
+            program.wait(60)
         started.append(run(2, "1"))
         assert [line(started[3]), line(started[3])] == ["at 7", "8"], "what was stored"
     finally:
         for program in started:
             program.kill()
-            program.wait(10)
+            program.wait(60)

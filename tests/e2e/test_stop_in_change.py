@@ -10,6 +10,7 @@ import time
 import pytest
 from zenjun.daemon.client import Event, connect_sync
 
+from ..timing import in_time
 from .cluster import cluster, exchange, kill, members_of, plan, programs, status, wait_for
 
 pytestmark = pytest.mark.lab
@@ -33,9 +34,9 @@ def test_stops_in_order_in_the_middle_of_a_change_case_103() -> None:
             # Who misses 5 first waits for the others, and says so; who hears their votes first may have nothing to wait for.
             watchers = [watching.enter_context(connect_sync(str(s.socket_path), on_event=seen.append)) for s in stays]
             kill(lab.station(5))
-            end = time.monotonic() + 20
+            end = time.monotonic() + 60
             while not any(event.name in ("blocked", "view") for event in seen):
-                assert time.monotonic() < end, "5 is not missed"
+                in_time(time.monotonic() < end, "5 is not missed")
                 for watcher in watchers:
                     watcher.serve(0.01)
             leaves.signal(signal.SIGTERM)  # the others agree within some ten milliseconds

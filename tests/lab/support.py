@@ -16,7 +16,7 @@ CALM = {"cluster": {"fail_timeout_ms": 5000, "progress_timeout_ms": 10_000}}
 CLI = (sys.executable, "-c", "from zenjun.tools.cli.lab import lab; lab(prog_name='zenjun lab')")
 
 
-def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 10.0) -> None:
+def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
     """Poll a condition until it holds; the test fails when it does not within *timeout_s* seconds."""
     deadline = time.monotonic() + timeout_s
     while not condition():

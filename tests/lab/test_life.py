@@ -99,7 +99,7 @@ def test_spawned_programs_have_their_own_pid_and_end_with_the_lab(make_lab: Make
     assert b"import time" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
     assert Path(f"/proc/{process.pid}/ns/net").readlink() == Path(f"/proc/{lab.stations[1].netns_pid}/ns/net").readlink()
     lab.down()
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(60) == -signal.SIGKILL
     process.stdout.close()
 
 
@@ -180,8 +180,8 @@ def test_killed_holder_takes_everything_with_it_and_a_new_lab_starts(home: Path,
     lab.stations[2].start_daemon(argv=SLEEPER)
     assert lab._holder is not None
     os.kill(lab._holder.pid, signal.SIGKILL)
-    lab._holder.wait(5)
-    assert program.wait(5) == -signal.SIGKILL
+    lab._holder.wait(60)
+    assert program.wait(60) == -signal.SIGKILL
     wait_for(lambda: not marked_processes(mark), "agents, daemon and program are gone")
     assert "crashed" in cli("list").stdout
     with pytest.raises(LabNotFound, match="crashed"):
@@ -205,11 +205,11 @@ def test_down_clears_up_after_holder_and_agents_were_killed(home: Path, mark: st
         os.kill(pid, signal.SIGSTOP)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    lab._holder.wait(5)
+    lab._holder.wait(60)
     assert program.poll() is None
     done = cli("down", "--name", "crash")
     assert (done.returncode, done.stdout) == (0, "lab crash: down\n")
-    assert program.wait(5) == -signal.SIGKILL
+    assert program.wait(60) == -signal.SIGKILL
     assert list(home.iterdir()) == []
 
 
@@ -230,7 +230,7 @@ def test_a_lab_ends_with_its_owner(home: Path, mark: str) -> None:
     assert owner.stdout.readline() == "up\n"
     assert len(marked_processes(mark)) == 4
     owner.kill()
-    owner.wait(5)
+    owner.wait(60)
     owner.stdout.close()
     wait_for(lambda: not marked_processes(mark), "the lab is gone")
     assert list(home.iterdir()) == []

@@ -42,7 +42,7 @@ def numbers(path: Path) -> list[int]:
     return [int.from_bytes(data[14:18], "big") for data, _ in read(path)]
 
 
-def settle(lab: Lab, station: int, frames: int, timeout_s: float = 10.0) -> None:
+def settle(lab: Lab, station: int, frames: int, timeout_s: float = 60.0) -> None:
     """Wait until so many frames have come to an end at a station's port, delivered or dropped."""
 
     def done() -> bool:

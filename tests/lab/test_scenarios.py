@@ -229,7 +229,7 @@ def test_at_a_terminal_it_has_colours(home: Path, tmp_path: Path) -> None:
                 text += os.read(mine, 4096)
             except OSError:
                 break
-        assert process.wait(10) == 0, text
+        assert process.wait(60) == 0, text
     os.close(mine)
     assert b"\x1b[32m" in text and b"calm: all" in text
 

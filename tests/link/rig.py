@@ -15,7 +15,7 @@ from zenjun.daemon.datapath import DataPath, Take, Turn, now_ns
 CLUSTER = 0x5A4A0001
 ETHERTYPE = 0x88B5
 GROUP_MAC = bytes.fromhex("035a4a000001")
-WAIT_S = 10.0
+WAIT_S = 60.0
 """Longest wait for anything; a condition that holds is seen at once."""
 
 

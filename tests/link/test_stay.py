@@ -14,7 +14,7 @@ from .rig import Bench, Program, frame
 
 SEND = 4
 MS = 1_000_000
-STAY_NS = 400 * MS
+STAY_NS = 1200 * MS
 
 
 @pytest.fixture
