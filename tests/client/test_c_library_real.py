@@ -190,5 +190,5 @@ def test_a_daemon_that_is_killed_and_one_that_was_expelled(library: Library, lab
 def test_the_example(built: Path, lab: Lab, tmp_path: Path) -> None:
     program = compiled(tmp_path / "talk", EXAMPLE, built, "-fsanitize=undefined")
     env = {**os.environ, "ZENJUN_SOCKET": path(lab, 2)}
-    done = subprocess.run([program, "me"], input="hello\n", capture_output=True, text=True, env=env, timeout=60, check=False)
+    done = subprocess.run([program, "me"], input="hello\n", capture_output=True, text=True, env=env, timeout=240, check=False)
     assert (done.returncode, done.stderr) == (0, "") and "station 2: hello\n" in done.stdout

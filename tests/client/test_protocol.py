@@ -573,4 +573,4 @@ def test_imports_neither_daemon_nor_core_nor_a_loop() -> None:
         "bad = [m for m in sys.modules if m.split('.')[0] in ('uvloop', 'cffi', '_cffi_backend', 'pyroute2', 'click', 'rich') "
         "or m.startswith(('zenjun.proto.core', 'zenjun.daemon.datapath'))]; sys.exit(repr(bad) if bad else 0)"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=240)

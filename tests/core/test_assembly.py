@@ -113,5 +113,5 @@ def test_what_will_not_be_completed_is_given_back() -> None:
 def test_the_order_waits_where_memory_is_refused(scenario: str) -> None:
     """A process that may not have more address space: nothing is lost, nothing crashes, and it goes on once there is some."""
     command = [sys.executable, "-m", memory_refused.__name__, scenario]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode == 0, run.stderr

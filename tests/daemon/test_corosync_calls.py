@@ -84,7 +84,7 @@ def test_what_cannot_be_is_named_with_its_line(tmp_path: Path) -> None:
         env=corosyncs.environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 3

@@ -12,7 +12,7 @@ from .. import corosyncs
 from ..rules import rule
 from .corosync_ipc_rig import CASES
 
-TIMEOUT_S = 120
+TIMEOUT_S = 280
 
 
 @rule("Y15", "Y18", "Y19", "Y20")

@@ -150,14 +150,14 @@ def test_the_process_answers_where_it_is_told_to(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "zenjun.daemon.directory", "--config", str(config)]
     with subprocess.Popen(argv) as process:
         try:
-            with connect_directory_sync(str(tmp_path / "directory.sock"), wait=60, timeout=60) as d:
+            with connect_directory_sync(str(tmp_path / "directory.sock"), wait=120, timeout=60) as d:
                 assert d.lookup("leader").addresses == ("station:1/job",)
                 with pytest.raises(NoName):
                     d.lookup("nothing")
                 seen = scrape(tmp_path / "metrics.sock")
         finally:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(120) == 0
     assert not (tmp_path / "metrics.sock").exists()
     assert seen["zenjun_directory_state", "waiting"] == 1 and seen["zenjun_directory_stale_seconds",] > 0
     assert seen["zenjun_directory_names", "plant"] == 3 and seen["zenjun_directory_names", "default"] == 1

@@ -20,7 +20,7 @@ from zenjun.proto.service.directory.messages import Id, Update, encode
 from zenjun.proto.service.directory.operations import Set
 
 WHO = (1, 7)
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """For a process to start, and to answer."""
 
 

@@ -11,7 +11,7 @@ import pytest
 
 def loaded(code: str) -> set[str]:
     line = [sys.executable, "-c", f"import json, sys\n{code}\nprint(json.dumps(sorted(sys.modules)))"]
-    return set(json.loads(subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout))
+    return set(json.loads(subprocess.run(line, capture_output=True, text=True, timeout=240, check=True).stdout))
 
 
 def test_the_daemon_loads_of_pyroute2_what_it_uses() -> None:

@@ -155,5 +155,5 @@ def test_a_process_with_keys_leaves_no_core_dump() -> None:
         "from zenjun.daemon.keyring import forbid_core_dumps; import ctypes, resource; forbid_core_dumps();"
         "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), resource.getrlimit(resource.RLIMIT_CORE))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
     assert done.stdout == "0 (0, 0)\n", done.stderr

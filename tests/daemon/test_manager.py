@@ -38,7 +38,7 @@ def child(fd: int, number: str = "1", other: int = 0) -> str:
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(fd), str(other)],
         pass_fds=[fd], env={**os.environ, "LISTEN_FDS": number, "LISTEN_FDNAMES": "x"},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -22,7 +22,7 @@ def in_child(code: str, *, namespace: bool = True) -> list[str]:
     """Lines printed by ``code`` in a fresh interpreter, by default with all capabilities in a user namespace of its own."""
     before = ["unshare", "-Urn"] if namespace else []
     done = subprocess.run(
-        [*before, sys.executable, "-c", PRELUDE + code], capture_output=True, text=True, timeout=60, check=False
+        [*before, sys.executable, "-c", PRELUDE + code], capture_output=True, text=True, timeout=240, check=False
     )
     if done.returncode and done.stderr.startswith("unshare:"):
         pytest.skip(f"no user namespaces here: {done.stderr.strip()}")

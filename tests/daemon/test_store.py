@@ -144,7 +144,7 @@ def test_lock_dies_with_its_process(tmp_path: Path) -> None:
         store.close()
     finally:
         child.kill()
-        child.communicate(timeout=60)
+        child.communicate(timeout=240)
 
 
 STEPS = ("open", "write", "fsync", "close", "rename", "fsync-folder")
@@ -247,7 +247,7 @@ print(store.open().instance)
         done = subprocess.run(
             ["unshare", "-Urm", "sh", "-c", 'mount -t tmpfs -o size=64k none "$1" && exec "$2" -c "$3" "$1"', "sh", folder,
              sys.executable, script],
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
         if done.returncode and ("mount" in done.stderr or "unshare" in done.stderr):
             pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
@@ -296,7 +296,7 @@ try:
 except StoreError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1 and "Permission denied" in done.stdout
     assert "the folder must belong to the user that runs zenjund" in done.stdout

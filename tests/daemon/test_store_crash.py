@@ -59,7 +59,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler is not None, "there is no C compiler"
     argv = [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", str(library), str(HERE / "store_shim.c")]
-    done = subprocess.run([*argv, "-ldl"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*argv, "-ldl"], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return library
 
@@ -89,7 +89,7 @@ def live(shim: Path, base: Path, at: int | None = None, do: str = "") -> Life:
     words = [f"{incarnation},{instance}" for incarnation, instance in PERSISTED]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(base / "state" / "station"), *words],
-        env=env, capture_output=True, text=True, timeout=60, check=False,
+        env=env, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return Life(done.returncode, done.stdout.splitlines(), [line.split() for line in log.read_text().splitlines()])
@@ -454,21 +454,21 @@ store = Store(folder, "lab", 1)
 store.open()
 store.persist(1, 1)
 store.close()
-subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True, timeout=60)
+subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True, timeout=240)
 try:
     Store(folder, "lab", 1).open()
 except StoreError as exc:
     print("open:", exc)
-subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True, timeout=60)
+subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True, timeout=240)
 store = Store(folder, "lab", 1)
 store.open()
 os.close(store._lock_fd)  # or the file system stays writable
-subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True, timeout=60)
+subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True, timeout=240)
 try:
     store.persist(1, 2)
 except StoreError as exc:
     print("persist:", exc)
-subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True, timeout=60)
+subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True, timeout=240)
 store._lock_fd = -1
 state = Store(folder, "lab", 1).open()
 print("found:", state.incarnation, state.instance)
@@ -480,7 +480,7 @@ def test_read_only_file_system_is_one_line_and_keeps_the_state(tmp_path: Path) -
     done = subprocess.run(
         ["unshare", "-Urm", "sh", "-c", 'mount -t tmpfs none "$1" && exec "$2" -c "$3" "$1"', "sh", str(tmp_path),
          sys.executable, READ_ONLY],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     if done.returncode and "unshare" in done.stderr:
         pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
@@ -504,7 +504,7 @@ def test_folder_without_write_permission_names_the_remedy(tmp_path: Path) -> Non
     for above in (tmp_path, *tmp_path.parents):  # pytest's folders are closed to others
         if above.owner() == folder.owner() and above.is_relative_to(tmp_path.parent.parent):
             above.chmod(above.stat().st_mode | 0o055)
-    done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
         f"cannot write in the state folder {folder}: Permission denied (the folder must belong to the user that runs zenjund)\n"

@@ -46,7 +46,7 @@ def branch_pages(branch: Branch) -> str:
 
 def files(path: Path) -> str:
     """Digests and times of the three files. Another process reads them: closing a descriptor here would drop SQLite's locks."""
-    return subprocess.run([sys.executable, "-c", _FILES, path], check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run([sys.executable, "-c", _FILES, path], check=True, capture_output=True, text=True, timeout=240).stdout
 
 
 def commit(applier: Applier, changeset: bytes) -> Applied:

@@ -416,7 +416,7 @@ def test_programs_need_only_read_the_file(tmp_path: Path, path: Path, applier: A
     programs = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     while any(program.poll() is None for program in programs):
         work(applier, 20)
-    results = [(program.returncode, program.communicate(timeout=60)[1]) for program in programs]
+    results = [(program.returncode, program.communicate(timeout=240)[1]) for program in programs]
     assert results == [(0, "")] * 3
 
 

@@ -34,7 +34,7 @@ state_dir = "{0}/state"
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "zenjun.daemon.database", *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_the_command_line(tmp_path: Path) -> None:

@@ -411,7 +411,7 @@ def test_silence_ends_at_the_deadline_and_the_process_is_ended() -> None:
     ],
 )
 def test_wrong_arguments_are_refused(arguments: list[str]) -> None:
-    done = subprocess.run([*worker("load"), *arguments], capture_output=True, timeout=60, check=False)
+    done = subprocess.run([*worker("load"), *arguments], capture_output=True, timeout=240, check=False)
     assert (done.returncode, done.stderr) == (2, b"load: wrong arguments\n")
 
 

@@ -40,7 +40,7 @@ def home() -> Iterator[Path]:
 @pytest.mark.slow
 def test_failover_of_real_daemons(home: Path) -> None:
     process = failover_process(home, "--peers", "", "--no-fast", "--repeat", "1", "--rate", "300", "--json")
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     (row,) = map(json.loads, out.splitlines())
     assert row["ok"] and row["system"] == "zenjun" and row["bench"] == "failover"
@@ -57,5 +57,5 @@ def test_interrupted_failover_leaves_nothing_behind(home: Path) -> None:
         assert process.poll() is None and time.monotonic() < deadline, "no daemon"
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 130 and "interrupted" in err

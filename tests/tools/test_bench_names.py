@@ -155,7 +155,7 @@ def test_a_joiner_is_in_the_table_of_aims() -> None:
 def test_wrong_options_are_refused() -> None:
     argv = [sys.executable, "-c", "from zenjun.tools.cli import main; main()", "bench", "directory"]
     for words, text in ((["--peers", "consul"], "each must be one of etcd"), (["--names", "2000000"], "2000000")):
-        done = subprocess.run([*argv, *words], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([*argv, *words], capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 2 and text in done.stderr and "Traceback" not in done.stderr
 
 

@@ -23,7 +23,7 @@ def run(folder: Path, *words: str, state: str = "inactive") -> subprocess.Comple
     fake.write_text(f'#!/bin/sh\necho "$@" >> {folder}/asked\n[ "$1" = is-active ] && echo {state}\nexit 0\n')
     fake.chmod(0o755)
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "ZENJUN_SOCKET": str(folder / "none.sock")}
-    return subprocess.run([*ZENJUN, *words], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([*ZENJUN, *words], env=environment, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_the_service_starts_the_one_or_the_other(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from zenjun.tools.cmodules import MODULES
 def exported(library: Path) -> set[str]:
     """Names that a shared library defines for others."""
     command = ["nm", "-D", "--defined-only", "--format=posix", str(library)]
-    text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240).stdout
     return {line.split()[0] for line in text.splitlines()}
 
 
@@ -33,5 +33,5 @@ def test_a_function_that_shows_is_seen(tmp_path: Path) -> None:
     source, library = tmp_path / "f.c", tmp_path / "f.so"
     source.write_text('int shown(void) { return 1; }\n__attribute__((visibility("hidden"))) int hidden(void) { return 2; }\n')
     compiler = shutil.which("cc") or "gcc"
-    subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-o", str(library), str(source)], check=True, timeout=60)
+    subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-o", str(library), str(source)], check=True, timeout=240)
     assert exported(library) == {"shown"}

@@ -264,5 +264,5 @@ def test_without_scapy_one_clear_line(tmp_path: Path) -> None:
         "try:\n    import zenjun.tools.dissect\n"
         "except ImportError as error:\n    print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.strip() == "the dissector needs scapy: pip install 'scapy>=2.5,<3' (no scapy here)"

@@ -89,5 +89,5 @@ def test_the_command_needs_neither_c_modules_nor_arrow() -> None:
         "sys.exit(main(['--check']))"
     )
     for argv in (["-c", hidden], ["-m", "zenjun.tools.generate", "--check"]):
-        done = subprocess.run([sys.executable, *argv], timeout=60, capture_output=True, text=True, check=False)
+        done = subprocess.run([sys.executable, *argv], timeout=240, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -39,14 +39,14 @@ def test_all_pass(tmp_path: Path) -> None:
 def test_one_that_fails_ends_the_others_and_shows_all_it_said(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     code, out = lanes(f"t1=echo $$ > {pid}; sleep 60 & wait", f"t2=until [ -s {pid} ]; do sleep 0.05; done; seq 1 9; exit 3")
-    assert code == 1 and "t2: FAILED (3)" in out and all(f"   {n}\n" in out for n in range(1, 10))
+    assert code == 1 and "t2: FAILED (3)" in out and all(f"   {n}\n" in out for n in range(1, 10)), out
     assert not alive(pid)
 
 
 def test_the_deadline_ends_what_hangs(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     code, out = lanes("--deadline", "6", f"t1=echo $$ > {pid}; exec sleep 60")
-    assert code == 1 and "t1: not done within 6 s" in out and not alive(pid)
+    assert code == 1 and "t1: not done within 6 s" in out and not alive(pid), out
 
 
 def test_interrupt_ends_all(tmp_path: Path) -> None:

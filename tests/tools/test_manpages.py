@@ -109,7 +109,7 @@ def test_formatters_take_the_pages_without_a_warning(pages: Path) -> None:
     assert formatters, "groff comes with every Debian's man-db"
     for page in sorted(pages.iterdir()):
         for formatter in formatters:
-            done = subprocess.run([*formatter, str(page)], capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run([*formatter, str(page)], capture_output=True, text=True, timeout=240, check=False)
             assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), page.name
 
 

@@ -239,7 +239,7 @@ def test_filters(capture: str, arguments: list[str], kinds: list[str]) -> None:
 
 def test_several_files_and_standard_input(capture: str) -> None:
     assert len(run(capture, capture).stdout.splitlines()) == 8
-    piped = subprocess.run([*SNIFF, "-"], input=pcap(frames()), capture_output=True, timeout=60)
+    piped = subprocess.run([*SNIFF, "-"], input=pcap(frames()), capture_output=True, timeout=240)
     assert len(piped.stdout.splitlines()) == 4 and not piped.stderr
 
 
@@ -351,7 +351,7 @@ if action == "interrupt":
     first = child.stdout.readline()
     child.send_signal(signal.SIGINT)
     print(first, end="")
-text, errors = child.communicate(timeout=30)
+text, errors = child.communicate(timeout=240)
 print(text, end=""); print(errors, end="", file=sys.stderr)
 sys.exit(child.returncode)
 """
@@ -394,7 +394,7 @@ def test_live_ends_on_interrupt_and_when_the_interface_goes() -> None:
 def test_without_the_right_one_line_says_how_to_get_it() -> None:
     give_up = "from zenjun.daemon import rights; rights._set(rights.Capabilities(0, 0, 0))\n"
     code = give_up + "from zenjun.tools.cli import main; main(['sniff', '-i', 'lo'])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 6, done.stderr
     assert done.stderr.count("\n") == 1 and "sudo" in done.stderr and "setcap cap_net_raw+ep" in done.stderr
 
@@ -404,6 +404,6 @@ def test_where_nothing_can_grant_the_right_it_does_not_speak_of_sudo() -> None:
     if os.geteuid():
         pytest.skip("takes root to cut the bounding set")
     without = ["setpriv", "--bounding-set", "-net_raw"]
-    done = subprocess.run([*without, *SNIFF, "-i", "lo"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*without, *SNIFF, "-i", "lo"], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 6, done.stderr
     assert done.stderr.count("\n") == 1 and "--cap-add NET_RAW" in done.stderr and "sudo" not in done.stderr
