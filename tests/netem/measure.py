@@ -13,7 +13,7 @@ from zenjun.tools.lab import Impairment, Lab
 ETHERTYPE = 0x88B6  # local experimental EtherType 2
 GROUP = bytes.fromhex("035a4a0000ff")
 SIZE = 64
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 def frame(source: int, number: int) -> bytes:

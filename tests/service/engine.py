@@ -25,8 +25,8 @@ HOOK: Final = 'systemctl --root="$1" disable corosync.service'
 IMAGE: Final = "zenjun-test-systemd"
 NEEDED: Final = ("docker", "dockerd", "mmdebstrap")
 IMAGE_S: Final = 600
-BOOT_S: Final = 60
-COMMAND_S: Final = 60
+BOOT_S: Final = 240
+COMMAND_S: Final = 200
 CAPABILITIES: Final = ("SYS_ADMIN", "NET_RAW", "NET_ADMIN", "SYS_NICE", "IPC_LOCK")
 T = TypeVar("T")
 
@@ -35,12 +35,12 @@ class Missing(Exception):
     """What the machine lacks, in words for the list of skipped tests."""
 
 
-def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 30.0, tell: Callable[[], str] = lambda: "") -> T:
+def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 120.0, tell: Callable[[], str] = lambda: "") -> T:
     """The condition's value as soon as it is true; fails with what ``tell`` says when the time is over."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {timeout_s:g} s\n{tell()}")
+            raise AssertionError(f"not within {timeout_s:g} s: {what}\n{tell()}")
         time.sleep(0.02)
     return value
 

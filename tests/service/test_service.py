@@ -132,10 +132,10 @@ def test_start_is_ready_when_the_interface_is_open_case_99(box: Machine) -> None
         assert rights == {"Inh": "0" * 16, "Prm": net_raw, "Eff": net_raw, "Bnd": net_raw, "Amb": "0" * 16}
         assert re.search(r"^NoNewPrivs:\s+1$", process, re.M) and re.search(r"^Seccomp:\s+2$", process, re.M)
         assert not re.search(r"^Uid:.*\b0\b", process, re.M)
-    reader = box.popen("zenjun", "recv", "--socket", SOCKET.format(2), "--count", "3", "--timeout", "30")
+    reader = box.popen("zenjun", "recv", "--socket", SOCKET.format(2), "--count", "3", "--timeout", "120")
     wait_for(lambda: "zenjun recv" in str(status(box, 1).get("groups")), "the reader is in", tell=box.log)
     box.ok("zenjun", "send", "--socket", SOCKET.format(1), "one", "two", "three")
-    out, errors = reader.communicate(timeout=60)
+    out, errors = reader.communicate(timeout=200)
     assert re.findall(r"one|two|three", out) == ["one", "two", "three"], (out, errors)
 
 
@@ -153,7 +153,7 @@ import socket, sys
 where = sys.argv[1]
 s = socket.create_connection(("127.0.0.1", int(where))) if where.isdecimal() else socket.socket(socket.AF_UNIX)
 where.isdecimal() or s.connect(where)
-s.settimeout(10)
+s.settimeout(60)
 s.sendall(b"GET /metrics HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n")
 data = b""
 while chunk := s.recv(65536):
@@ -255,9 +255,9 @@ def test_stop_drains_and_stays_stopped(box: Machine) -> None:
     assert box.show(unit(1))["SubState"] == "stop-sigterm"
     box.ok("kill", "-CONT", third)
     assert stop.wait(30) == 0
-    out, errors = receiver.communicate(timeout=60)
+    out, errors = receiver.communicate(timeout=200)
     assert out == "all\n", (errors, box.log())
-    sender.communicate(timeout=60)
+    sender.communicate(timeout=200)
     shown = box.show(unit(1))
     assert (shown["ActiveState"], shown["Result"], shown["ExecMainStatus"]) == ("inactive", "success", "0"), box.log(unit(1))
     late = box.run("zenjun", "status", "--socket", SOCKET.format(1))
@@ -278,7 +278,7 @@ def test_killed_it_rejoins_and_programs_that_come_meanwhile_wait(box: Machine) -
         tell=box.log,
     )
     # systemd holds the socket: who connects before the daemon is back waits in its queue.
-    assert box.ok("zenjun", "status", "--json", "--timeout", "20", "--socket", SOCKET.format(1))
+    assert box.ok("zenjun", "status", "--json", "--timeout", "60", "--socket", SOCKET.format(1))
     wait_open(box, above=before)
     new = box.show(unit(1))
     assert int(new["NRestarts"]) == int(old["NRestarts"]) + 1 and new["MainPID"] != old["MainPID"]
@@ -290,7 +290,7 @@ def test_a_program_that_connects_starts_the_daemon(box: Machine) -> None:
     box.ok("systemctl", "stop", unit(2))
     box.ok("systemctl", "start", "zenjund@s2.socket")
     assert box.show(unit(2))["ActiveState"] == "inactive"
-    assert json.loads(box.ok("zenjun", "status", "--json", "--timeout", "20", "--socket", SOCKET.format(2)))["station"] == 2
+    assert json.loads(box.ok("zenjun", "status", "--json", "--timeout", "60", "--socket", SOCKET.format(2)))["station"] == 2
     wait_open(box, above=before)
     mode = box.ok("stat", "-c", "%U:%G %a", SOCKET.format(2)).strip()
     assert mode == "root:zenjun 660"

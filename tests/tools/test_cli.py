@@ -230,7 +230,7 @@ def test_recv_timeouts(fake: FakeThread) -> None:
     assert b"waiting for a message of group 'default'" in done.stderr
     with connect_sync(str(fake.daemon.path)) as c:  # a command would take its time to start, and recv's is running
         sender = c.join("default", send_only=True)
-        p = start("recv", "-t", str(WAIT_S))
+        p = start("recv", "-t", "5")
         joined(fake, "default")
         sender.send(b"x")
         assert p.communicate(timeout=WAIT_S)[0] == b"x\n" and p.returncode == 0

@@ -340,7 +340,7 @@ if action == "down":
     ip("link", "set", "va", "down"); ip("link", "set", "va", "up")
 for name in ("va", "vb"):  # before, the kernel throws away what is sent
     while "state UP" not in subprocess.run(["ip", "link", "show", name], capture_output=True, text=True, timeout=20).stdout:
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, "not within its time: the interfaces are up"
 if action == "gone": ip("link", "del", "va")
 else:
     out = {name: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) for name in ("va", "vb")}

@@ -13,7 +13,7 @@ from zenjun.tools.lab import LabError, LabUnsupported, uml
 from ..conftest import NO_UML
 from ..lab.support import wait_for
 
-BOOT_S = 60.0
+BOOT_S = 240.0
 
 
 @pytest.fixture(scope="session")

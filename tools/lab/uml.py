@@ -40,6 +40,8 @@ INSIDE: Final = "ZENJUN_UML"
 """Set to 1 in the environment of the program."""
 _INSMOD_PATH: Final = "/usr/sbin:/sbin:/usr/bin:/bin"
 _GRACE_S: Final = 3.0
+_KILLED_S: Final = 60.0
+"""What has been killed is gone at once, but on a machine with much else to do."""
 _FOLDER: Final = "zenjun-uml-"
 _LOCK: Final = "lock"
 _OLD_S: Final = 10.0
@@ -183,15 +185,13 @@ def _lines(process: subprocess.Popen[bytes], end: float) -> Iterator[bytes]:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End the kernel with all its processes, which are its process group."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        process.send_signal(number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
-            break
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_S)
     # What runs inside are processes of this machine, too; the kernel ends them unless it was killed itself.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(_GRACE_S)
+    process.wait(_KILLED_S)
 
 
 def run(
