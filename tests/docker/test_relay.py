@@ -18,7 +18,7 @@ from zenjun.tools.lab import compose
 from ..e2e.cluster import wait_for
 
 # Not of the end of the session, in which an engine may end.
-pytestmark = pytest.mark.timeout(60, func_only=True)
+pytestmark = pytest.mark.timeout(300, func_only=True)
 METRICS = b"# TYPE frames counter\nframes_total 7\n# EOF\n"
 
 

@@ -21,7 +21,7 @@ from zenjun.tools.lab.awaiting import open_limit_s
 from ..timing import in_time
 from .support import CALM, CLI, marked_processes, wait_for
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(500)]
 MakeLab = Callable[..., Lab]
 
 SLEEPER = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"]
@@ -53,7 +53,7 @@ def test_up_and_down_leave_nothing(home: Path, mark: str) -> None:
         lab.counters()
 
 
-@pytest.mark.timeout(180, method="thread")  # the signal is the test's
+@pytest.mark.timeout(500, method="thread")  # the signal is the test's
 def test_an_interrupted_request_leaves_no_answer_for_the_next_one(make_lab: MakeLab) -> None:
     """Ctrl-C falls between question and answer; what is asked while cleaning up must not get that answer."""
     lab = make_lab(2)

@@ -17,7 +17,7 @@ from ..netem import bounds
 from ..timing import in_time
 from .support import wait_for
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(500)]
 
 ETHERTYPE = 0x88B6  # local experimental EtherType 2
 GROUP = bytes.fromhex("035a4a0000ff")

@@ -11,7 +11,7 @@ from zenjun.tools.lab import Lab, Station, uml
 from ..e2e.cluster import exchange, plan, programs, reported, status, wait_for
 from .conftest import CALM
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]
 NO_BONDS = "the kernel has no bonds"
 PORTS = ("p0", "p1")
 

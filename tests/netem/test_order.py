@@ -27,7 +27,7 @@ MESSAGES = 1200
 SIZE = 1200
 FRAMES = 1500
 """At least so many frames the daemons must have exchanged under a fault, or it has shown nothing."""
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]
 
 FAULTS: dict[str, dict[str, Any]] = {
     "loss-1": {"loss": 0.01},

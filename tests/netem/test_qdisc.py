@@ -14,7 +14,7 @@ from .measure import Flow, flow
 
 MS = 1_000_000
 HEIGHTS = (0.02, 0.1, 0.25, 0.5, 0.75, 0.95)
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]
 
 
 @pytest.mark.parametrize("loss", [0.01, 0.05, 0.2])
