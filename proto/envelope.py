@@ -400,6 +400,7 @@ def c_header() -> str:
         f"#define ZJE_ECHOES_PER_PART {ECHOES_PER_PART}u",
         *(f"#define ZJE_WHAT_{what.name} {int(what)}u" for what in What),
         *(f"#define ZJE_SUITE_{suite.name} {int(suite)}u" for suite in Suite),
+        f"#define ZJE_ENCRYPTED {ENCRYPTED}u /* added to a suite: the body is hidden */",
     ]
     for layout in LAYOUTS:
         out += [f"\n/* {layout.help} */", f"#define ZJE_SIZEOF_{layout.name.upper()} {layout.size}u"]

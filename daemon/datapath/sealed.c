@@ -20,7 +20,6 @@
 #define FRAME_MAX 65536u
 #define CHALLENGES 256u                        /* more than leave within CHALLENGE_NS */
 #define CHALLENGE_NS 2000000000ull
-#define ENCRYPTED 16u
 #define READ_PER_STATION 2u
 
 /* A session that is read. */
@@ -492,7 +491,7 @@ void sealed_plan(const struct dp_guard *g, uint64_t due) { g->sealed->planned = 
 int sealed_init(struct dp_guard *g, const struct dp_config *cfg)
 {
     if (cfg->stations < 1 || cfg->stations > ZJW_STATIONS_MAX || cfg->self >= cfg->stations ||
-        (cfg->suite & ~ENCRYPTED) != ZJE_SUITE_AES_256_GCM)
+        (cfg->suite & ~ZJE_ENCRYPTED) != ZJE_SUITE_AES_256_GCM)
         return -EINVAL;
     struct sealed *s = g->sealed = calloc(1, sizeof *s);
     if (!s)
@@ -501,7 +500,7 @@ int sealed_init(struct dp_guard *g, const struct dp_config *cfg)
     s->self = cfg->self;
     s->stations = cfg->stations;
     s->suite_number = (uint8_t)cfg->suite;
-    s->encrypts = (cfg->suite & ENCRYPTED) != 0;
+    s->encrypts = (cfg->suite & ZJE_ENCRYPTED) != 0;
     s->pause_ns = cfg->pause_ns;
     memcpy(s->hello_key[0].key, cfg->hello_key, sizeof cfg->hello_key);
     s->hello_key[0].id = cfg->hello_id;

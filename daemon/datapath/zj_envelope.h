@@ -12,6 +12,7 @@
 #define ZJE_WHAT_PIECE 5u
 #define ZJE_SUITE_NONE 0u
 #define ZJE_SUITE_AES_256_GCM 1u
+#define ZJE_ENCRYPTED 16u /* added to a suite: the body is hidden */
 
 /* Before the body of every frame of a cluster whose frames prove their sender. A tag of 16 bytes follows the body. */
 #define ZJE_SIZEOF_ENVELOPE 24u

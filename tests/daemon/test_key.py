@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -133,6 +136,55 @@ def test_a_key_is_added_and_taken_out_and_the_rest_of_the_file_stays(tmp_path: P
     with pytest.raises(UsageError, match="stop all stations"):
         keyring.add_to(write(tmp_path / "short", GOOD), LONG[0])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["k", "short"], "no temporary file is left"
+
+
+STEPS = ("open", "fchmod", "fsync", "rename", "unlink")
+
+
+def killed_at(step: int, work: Callable[[], object]) -> bool:
+    """A process that does this work and is killed before the given one of its calls, from 1; False: it had fewer."""
+    if child := os.fork():
+        return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    calls = itertools.count(1)
+
+    def watched(real: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **options: object) -> object:
+            if next(calls) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **options)
+
+        return call
+
+    for name in STEPS:
+        setattr(os, name, watched(getattr(os, name)))
+    try:
+        work()
+    finally:
+        os._exit(0)
+
+
+def test_a_process_that_is_killed_at_any_step_leaves_whole_files(tmp_path: Path) -> None:
+    """While a key is added to the file, and while another is retired: what is there can be read, and is the old or the new."""
+    texts = [key.new_text(key.LONG_KEY_BYTES) for _ in range(2)]
+    old, new = map(bytes.fromhex, texts)
+    seen = []
+    for step in itertools.count(1):
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        path = write(folder / "zenjun.key", texts[0])
+
+        def work(path: Path = path, folder: Path = folder) -> None:
+            keyring.add_to(path, texts[1])
+            keyring.Keyring(path, folder).retire(key.identity(old))
+
+        killed = killed_at(step, work)
+        keys, gone = key.read(path), keyring.retired_in(folder)
+        assert keys in ((old,), (old, new)) and gone in ([], [key.identity(old)]), step
+        seen.append((len(keys), len(gone)))
+        assert keyring.add_to(path, texts[1], gone) == key.identity(new), "the next command finds its way"
+        if not killed:
+            break
+    assert seen == sorted(seen) and set(seen) == {(1, 0), (2, 0), (2, 1)} and len(seen) > 8
 
 
 def test_a_retired_key_stays_retired_though_it_is_in_the_file(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from zenjun.proto.belief import Belief
 from zenjun.proto.core import add_checksum
 from zenjun.proto.effects import Changed, Closed, Effect, Opened, Persist
 from zenjun.proto.engine import Engine
@@ -465,6 +466,20 @@ def test_one_confirm_of_a_far_instance_does_not_use_up_instance_numbers() -> Non
     cluster.run(1_000 * MS)
     assert max(node.disk[1] for node in cluster.nodes) < 10**6
     restarts(cluster)
+
+
+@pytest.mark.parametrize("attack", ["confirm", "open"])
+def test_without_the_rule_one_frame_uses_them_up(monkeypatch: pytest.MonkeyPatch, attack: str) -> None:
+    """Broken variant ``jump_numbers``: what is heard is believed at once, and becomes durable, near the end of all numbers."""
+    monkeypatch.setattr(Belief, "within", lambda _self, _now, known, reported: max(known, reported))
+    cluster = opened()
+    if attack == "open":
+        cluster.nodes[0].boot(cluster.now)
+        give(cluster, cluster.nodes[0], 2, open_pdu(3, 2, 1, highest=INSTANCE_MAX - 1))
+    else:
+        give_all(cluster, 2, confirm_pdu(3, 2, 1, INSTANCE_MAX - 1, 7))
+    cluster.run(1_000 * MS)
+    assert max(node.disk[1] for node in cluster.nodes) > 10**6
 
 
 def test_one_confirm_of_a_far_instance_while_nobody_is_in_one() -> None:

@@ -237,9 +237,9 @@ class Station:
 
     # Frames
 
-    def inject(self, *frames: bytes) -> None:
-        """Send raw Ethernet frames as if this station had: to all others on the segment. Raises LabError."""
-        self.request("inject", frames=_encoded(frames))
+    def inject(self, *frames: bytes, link: int = 1) -> None:
+        """Send raw Ethernet frames as if this station had: to all others on a segment. Raises LabError."""
+        self.request("inject", link=link, frames=_encoded(frames))
 
     def deliver(self, *frames: bytes) -> None:
         """Hand raw Ethernet frames to this station alone, past losses and cuts. Raises LabError."""

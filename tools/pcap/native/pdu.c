@@ -96,18 +96,16 @@ uint32_t zp_envelope(const uint8_t *b, uint32_t captured, uint32_t wire)
     return ZJE_SIZEOF_ENVELOPE;
 }
 
-#define ENCRYPTED 16u /* added to a suite */
-
 int zp_aside(const uint8_t *b, uint32_t captured, uint32_t wire)
 {
     if (captured < ZJE_SIZEOF_ENVELOPE || b[ZJE_ENVELOPE_VERSION] != ZJE_VERSION || !b[ZJE_ENVELOPE_TX] ||
         b[ZJE_ENVELOPE_TX] > ZJW_STATIONS_MAX)
         return 0;
     const uint32_t what = b[ZJE_ENVELOPE_WHAT], suite = b[ZJE_ENVELOPE_SUITE], plain = suite == ZJE_SUITE_NONE;
-    if (!plain && (suite & ~ENCRYPTED) != ZJE_SUITE_AES_256_GCM)
+    if (!plain && (suite & ~ZJE_ENCRYPTED) != ZJE_SUITE_AES_256_GCM)
         return 0;
     if (!(what == ZJE_WHAT_LINKS || what == ZJE_WHAT_PROBE || what == ZJE_WHAT_PIECE ||
-          (!plain && (what == ZJE_WHAT_HELLO || (what == ZJE_WHAT_PDU && suite & ENCRYPTED)))))
+          (!plain && (what == ZJE_WHAT_HELLO || (what == ZJE_WHAT_PDU && suite & ZJE_ENCRYPTED)))))
         return 0;
     return !be16(b + ZJE_ENVELOPE_PIECE) == (what != ZJE_WHAT_PIECE) &&
            ZJE_SIZEOF_ENVELOPE + be16(b + ZJE_ENVELOPE_LENGTH) + (plain ? 4u : ZJE_TAG_BYTES) <= wire;
