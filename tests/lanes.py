@@ -82,6 +82,7 @@ def _tell(name: str, code: int, seconds: float) -> None:
 
 
 def run(lanes: dict[str, str], deadline_s: float, behind: Collection[str] = ()) -> int:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, exit codes are lost, and what has failed passes
     FOLDER.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     running: dict[str, subprocess.Popen[bytes]] = {}

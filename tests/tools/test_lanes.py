@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ..timing import in_time
@@ -15,13 +16,15 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 240.0
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
+def start(*arguments: str, first: Callable[[], object] | None = None) -> subprocess.Popen[str]:
+    """first: what the process does before."""
     command = [sys.executable, "-m", "tests.lanes", *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    out = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, text=True, preexec_fn=first)
 
 
-def lanes(*arguments: str) -> tuple[int, str]:
-    process = start(*arguments)
+def lanes(*arguments: str, first: Callable[[], object] | None = None) -> tuple[int, str]:
+    process = start(*arguments, first=first)
     out, _ = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out
 
@@ -43,6 +46,11 @@ def test_one_that_fails_ends_the_others_and_shows_all_it_said(tmp_path: Path) ->
     code, out = lanes(f"t1=echo $$ > {pid}; sleep 60 & wait", f"t2=until [ -s {pid} ]; do sleep 0.05; done; seq 1 9; exit 3")
     assert code == 1 and "t2: FAILED (3)" in out and all(f"   {n}\n" in out for n in range(1, 10)), out
     assert not alive(pid)
+
+
+def test_a_failure_is_one_though_who_started_it_ignores_the_ends_of_its_children() -> None:
+    code, out = lanes("t1=exit 3", first=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+    assert code == 1 and "t1: FAILED (3)" in out, out
 
 
 def test_the_deadline_ends_what_hangs(tmp_path: Path) -> None:
