@@ -136,6 +136,7 @@ def families(s: Mapping[str, Any]) -> Iterator[Metric]:
     yield from _station(s)
     yield from _membership(s)
     yield from _counters(s)
+    yield from _sessions(s.get("station"), s.get("sessions") or {})
     yield from _links(s.get("links") or ())
     yield from _peers(s.get("peers") or ())
     yield from _programs(s)
@@ -251,6 +252,36 @@ def _counters(s: Mapping[str, Any]) -> Iterator[Metric]:
         yield CounterMetricFamily(
             "zenjun_kernel_dropped_frames", "Frames lost because the receive ring was full", value=float(lost), unit="frames"
         )
+
+
+def _sessions(station: object, sessions: Mapping[str, Any]) -> Iterator[Metric]:
+    """Who is believed, and which keys are in use, by their ids; nothing where frames do not prove their sender."""
+    from prometheus_client.metrics_core import GaugeMetricFamily
+
+    if not sessions:
+        return
+    others: Mapping[str, Mapping[str, Any]] = sessions.get("stations") or {}
+    for name, text, value, unit in (
+        ("zenjun_session_age_seconds", "Age of the session that this station seals under", sessions.get("age_s"), "seconds"),
+        ("zenjun_session_sealed_frames", "Frames sealed under it", sessions.get("frames"), "frames"),
+    ):
+        if value is not None:
+            yield GaugeMetricFamily(name, text, value=float(value), unit=unit)
+    for name, text in (
+        ("proven", "Whether this station reads the frames of another one"),
+        ("reads_own", "Whether another station has said that it reads this one's frames"),
+    ):
+        rows = (((number,), about.get(name)) for number, about in others.items())
+        yield labelled(GaugeMetricFamily(f"zenjun_session_{name}", text, labels=["station"]), rows)
+    everybody = {str(station): sessions, **others}
+    yield labelled(
+        GaugeMetricFamily("zenjun_key_sealing", "1 for the id of the key that a station seals with", labels=["station", "key"]),
+        (((number, about["key"]), 1) for number, about in everybody.items() if about.get("key")),
+    )
+    yield labelled(
+        GaugeMetricFamily("zenjun_key_read", "1 for the id of each key that a station reads", labels=["station", "key"]),
+        (((number, key), 1) for number, about in everybody.items() for key in about.get("keys") or ()),
+    )
 
 
 def _links(links: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:

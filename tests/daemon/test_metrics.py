@@ -102,6 +102,28 @@ def test_members_quorum_and_changes() -> None:
     assert samples(s)["zenjun_members",] == 0 and samples(s)["zenjun_quorum",] == 0
 
 
+def test_sessions_and_keys_by_their_ids() -> None:
+    s = example()
+    s["sessions"] = {
+        "security": "encrypt", "frames": 12, "key": "1a2b3c4d", "keys": ["5e6f7a8b", "1a2b3c4d"], "age_s": 30,
+        "stations": {
+            "2": {"proven": True, "reads_own": False, "key": "5e6f7a8b", "keys": ["5e6f7a8b"]},
+            "3": {"proven": False, "reads_own": False, "key": None, "keys": []},
+        },
+    }  # fmt: skip
+    seen, own = samples(s), str(s["station"])
+    assert seen["zenjun_session_age_seconds",] == 30 and seen["zenjun_session_sealed_frames",] == 12
+    assert [seen["zenjun_session_proven", station] for station in "23"] == [1, 0]
+    assert seen["zenjun_session_reads_own", "2"] == 0
+    keys = {(name, *labels) for name, *labels in seen if name.startswith("zenjun_key_")}
+    assert keys == {
+        ("zenjun_key_sealing", "1a2b3c4d", own), ("zenjun_key_sealing", "5e6f7a8b", "2"), ("zenjun_key_read", "1a2b3c4d", own),
+        ("zenjun_key_read", "5e6f7a8b", own), ("zenjun_key_read", "5e6f7a8b", "2"),
+    }  # fmt: skip
+    s["sessions"] = None
+    assert not [name for name, *_ in samples(s) if name.startswith(("zenjun_key_", "zenjun_session_"))]
+
+
 def test_every_state_of_the_status_has_a_sample() -> None:
     """A word that is no state here would make all samples of that station 0: it would be in no state at all."""
     text = (ROOT / "docs" / "status.md").read_text()

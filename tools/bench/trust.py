@@ -294,7 +294,11 @@ def _mtu(labs: Labs) -> Iterator[Turn]:
 
 
 def _window(system: System, cell: Cell) -> Json:
-    return summary(cell, run_window(system, cell))
+    """As ``summary``, and per_cpu_s: messages for each second of a processor that daemons and clients have used. On a machine
+    that others use as well this says more than the messages of a second."""
+    found = summary(cell, run_window(system, cell))
+    cores = found["cpu"]["daemons_cores"] + found["cpu"]["clients_cores"]
+    return {**found, "per_cpu_s": round(found["messages_per_s"] / cores, 1) if cores else None}
 
 
 def _phases(lab: Lab, system: System, cell: Cell, *acts: Callable[[], None]) -> Json:
@@ -392,6 +396,8 @@ def _key_lines(rows: Sequence[Json]) -> Iterator[list[str]]:
             bound = (RATE_LEAST if throughput else ROUND_TRIP_MOST).get(system)
             ours, base = ([r for r in some if r["system"] == name] for name in (system, plain))
             yield _line(what, ours, base, path, unit, bound, throughput)
+            if throughput:
+                yield _line(f"the same for each CPU-second, {size_name(size)}", ours, base, "per_cpu_s", "msg", None, True)
 
 
 def _rate_lines(rows: Sequence[Json]) -> Iterator[list[str]]:
