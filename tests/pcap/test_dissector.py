@@ -40,7 +40,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tshark(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     program = shutil.which("tshark")
     assert program, "tshark is not here: apt-get install tshark (tools/bootstrap.sh does)"
-    done = subprocess.run([program, "-X", f"lua_script:{script}", *arguments], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([program, "-X", f"lua_script:{script}", *arguments], capture_output=True, text=True, timeout=700)
     assert done.returncode == 0, done.stderr
     assert "Lua" not in done.stderr and "lua" not in done.stderr, done.stderr
     return done

@@ -418,7 +418,7 @@ def test_the_command(tmp_path: Path) -> None:
     out, work = tmp_path / "report.html", tmp_path / "tables"
     done = subprocess.run(
         [*command, "--one-clock", "--work", str(work), "--title", "A <run>", str(tmp_path / "captures"), "--out", str(out)],
-        capture_output=True, text=True, timeout=250,
+        capture_output=True, text=True, timeout=700,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "all guarantees kept" in done.stderr.splitlines()[-1]
@@ -426,7 +426,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "<title>A &lt;run&gt;</title>" in text and Page(text).problems() == []
     assert checking.is_tables(work)
     nowhere = [*command, str(tmp_path / "captures"), "--out", str(tmp_path / "no" / "r.html")]
-    wrong = subprocess.run(nowhere, capture_output=True, text=True, timeout=100)
+    wrong = subprocess.run(nowhere, capture_output=True, text=True, timeout=400)
     assert wrong.returncode == 2 and "is no folder that can be written to" in wrong.stderr and "looking" not in wrong.stderr
-    wrong = subprocess.run([*command, str(tmp_path / "nothing"), "--out", str(out)], capture_output=True, text=True, timeout=100)
+    wrong = subprocess.run([*command, str(tmp_path / "nothing"), "--out", str(out)], capture_output=True, text=True, timeout=400)
     assert wrong.returncode == 2 and "nothing" in wrong.stderr.splitlines()[-1] and "Traceback" not in wrong.stderr
