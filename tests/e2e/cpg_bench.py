@@ -1,12 +1,15 @@
-"""How many messages a program of libcpg gets through, on stand-ins and on corosync, at three nodes.
+"""How many messages a program of libcpg gets through, and how long one takes, on stand-ins and on corosync, at three nodes.
 
-    python -m tests.e2e.cpg_bench RUNS SECONDS SIZE…
+    python -m tests.e2e.cpg_bench RUNS SECONDS WHAT…
 
-One sender floods (``cpgbench.c``), the other nodes have a member of its group each. The stacks take turns, each RUNS times.
+WHAT: a size in bytes (one sender floods), ``one`` (64 B, one at a time: p50 and p99), or ``loss`` (64 B, 1,000 a second, while
+each node loses 1 % of the frames: p50, p99, and what of a core zenjund and the stand-in, or corosync, take at the sender's node).
+The other nodes have a member of its group each (``cpgbench.c``). The stacks take turns, each RUNS times.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -16,6 +19,10 @@ from .. import corosyncs
 from .pacemaker_common import Cluster, Stack, nodes_of, wait_for
 
 STACKS: tuple[Stack, ...] = ("zenjun", "corosync")
+RATE = "1000"
+CLUSTER = {"fail_timeout_ms": 2000}
+STATION = {"realtime_priority": 1}
+"""As corosync and the stand-in have it."""
 
 
 def built(folder: Path) -> Path:
@@ -27,33 +34,55 @@ def built(folder: Path) -> Path:
     return folder / "cpgbench"
 
 
-def measured(up: Cluster, program: Path, seconds: str, sizes: list[str]) -> dict[str, float]:
-    """Messages per second by size."""
+def seconds_of(up: Cluster, node: int) -> float:
+    """Processor time of the node's daemons so far."""
+    space, found = Path(f"/proc/{up.inits[node]}/ns/pid").readlink(), 0.0
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (path / "cmdline").read_bytes().split(b"\0")
+            if (path / "ns/pid").readlink() == space and (b"corosync" in command or b"--config" in command):
+                fields = (path / "stat").read_text().rpartition(")")[2].split()
+                found += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def measured(up: Cluster, program: Path, seconds: str, wanted: list[str]) -> dict[str, list[float]]:
+    """Figures, by what was wanted: messages per second; or p50 and p99 in microseconds, and percent of a core."""
     wait_for(
         lambda: all("Nodes:            3" in up.run(node, "corosync-quorumtool").stdout for node in up.lab.stations), "a ring"
     )
     listeners = [up.spawn(node, "listener", str(program), "0", "64") for node in (2, 3)]
     found = {}
-    for size in sizes:
-        done = up.run(1, str(program), seconds, size, timeout_s=180)
+    for what in wanted:
+        arguments = {"one": ["64", "0"], "loss": ["64", RATE]}.get(what, [what])
+        if what == "loss":
+            up.lab.set_loss(0.01)
+        before = seconds_of(up, 1)
+        done = up.run(1, str(program), seconds, *arguments, timeout_s=180)
+        used = seconds_of(up, 1) - before
+        up.lab.set_loss(0.0)
         assert done.returncode == 0, done.stderr + up.words()
-        found[size] = float(done.stdout.split()[-1])
+        words = done.stdout.split()
+        found[what] = [float(words[-1])] if what.isdigit() else [*map(float, words[-2:]), 100 * used / float(seconds)]
     for listener in listeners:
         listener.kill()
     return found
 
 
-def main(runs: int, seconds: str, sizes: list[str]) -> None:
-    rates: dict[tuple[Stack, str], list[float]] = {(stack, size): [] for stack in STACKS for size in sizes}
-    for _ in range(runs):
-        for stack in STACKS:
-            with nodes_of(3, stack, pacemaker=False, options={"fail_timeout_ms": 2000}) as up:
-                for size, rate in measured(up, built(up.lab.directory), seconds, sizes).items():
-                    rates[stack, size].append(rate)
-    for (stack, size), found in rates.items():
-        print(
-            f"{stack} {size} B: median {statistics.median(found):.0f} of {' '.join(f'{rate:.0f}' for rate in found)}", flush=True
-        )
+def main(runs: int, seconds: str, wanted: list[str]) -> None:
+    found: dict[tuple[Stack, str], list[list[float]]] = {(stack, what): [] for stack in STACKS for what in wanted}
+    for run in range(runs):
+        for stack in STACKS[:: -1 if run % 2 else 1]:
+            with nodes_of(3, stack, pacemaker=False, options=CLUSTER, station=STATION) as up:
+                for what, figures in measured(up, built(up.lab.directory), seconds, wanted).items():
+                    found[stack, what].append(figures)
+    for (stack, what), each in found.items():
+        unit = "messages/s" if what.isdigit() else "us p50, us p99, % of a core"
+        medians = ", ".join(f"{statistics.median(values):.0f}" for values in zip(*each, strict=True))
+        print(f"{stack} {what}: {medians} {unit}; of {' '.join('/'.join(f'{v:.0f}' for v in one) for one in each)}", flush=True)
+    print(f"load {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
-/* A flood through libcpg: cpgbench SECONDS SIZE. Sends as long as the library takes messages, and says how many of its own have come
- * back in that time: "TP/s SIZE: NUMBER". With 0 seconds it only listens, until it is killed. Linked with any libcpg.so.4; declares what it uses, so no headers are needed. */
+/* A load through libcpg: cpgbench SECONDS SIZE [RATE]. Without RATE a flood: sends as long as the library takes messages, and says how
+ * many of its own have come back in that time: "TP/s SIZE: NUMBER". With a rate it sends so many a second, with rate 0 the next one when
+ * the last one is back, and says how long they took: "us: COUNT P50 P99". With 0 seconds it only listens, until it is killed. Linked
+ * with any libcpg.so.4; declares what it uses, so no headers are needed. */
+#define _GNU_SOURCE
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -28,6 +31,7 @@ enum { OK = 1, TRY_AGAIN = 6, DISPATCH_ALL = 2, DISPATCH_BLOCKING = 3, AGREED = 
 
 static uint32_t here;
 static uint64_t came, next_number, wrong;
+static double *took; /* seconds, of each message that has come back; NULL: a flood */
 
 static double now(void) {
     struct timespec t;
@@ -37,11 +41,52 @@ static double now(void) {
 
 static void deliver(uint64_t handle, const struct cpg_name *group, uint32_t node, uint32_t pid, void *data, size_t size) {
     uint64_t number;
+    double sent;
     (void)handle, (void)group;
     if (node != here || pid != (uint32_t)getpid() || size < sizeof number)
         return;
     memcpy(&number, data, sizeof number);
+    if (took && size >= sizeof number + sizeof sent) {
+        memcpy(&sent, (char *)data + sizeof number, sizeof sent);
+        took[came] = now() - sent;
+    }
     wrong += number != came++;
+}
+
+static int by_size(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+
+/* Waits for what comes, at most so long. */
+static void listen_for(uint64_t handle, int fd, double seconds) {
+    struct timespec t = {.tv_nsec = seconds > 0 ? (long)(seconds * 1e9) : 0};
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    if (ppoll(&p, 1, &t, NULL) > 0)
+        cpg_dispatch(handle, DISPATCH_ALL);
+}
+
+/* One at a time, or at a rate. 0: all have come back. */
+static int steadily(uint64_t handle, int fd, struct iovec *part, double seconds, double rate) {
+    uint64_t most = (uint64_t)(seconds * (rate > 0 ? rate : 100000)) + 2;
+    double began = now(), end = began + seconds;
+    took = calloc(most, sizeof *took);
+    for (double t = began; t < end && next_number < most; t = now()) {
+        double due = rate > 0 ? began + (double)next_number / rate : came == next_number ? t : t + 0.1;
+        if (due > t) {
+            listen_for(handle, fd, due - t < 0.1 ? due - t : 0.1);
+            continue;
+        }
+        memcpy(part->iov_base, &next_number, sizeof next_number);
+        memcpy((char *)part->iov_base + sizeof next_number, rate > 0 ? &due : &t, sizeof t);
+        int code = cpg_mcast_joined(handle, AGREED, part, 1);
+        if (code != OK && code != TRY_AGAIN)
+            return 1;
+        next_number += code == OK;
+        listen_for(handle, fd, code == OK ? 0 : 0.001);
+    }
+    for (double give_up = now() + 60; came < next_number && now() < give_up;)
+        listen_for(handle, fd, 0.1);
+    qsort(took, came, sizeof *took, by_size);
+    printf("us: %llu %.0f %.0f\n", (unsigned long long)came, took[came / 2] * 1e6, took[came * 99 / 100] * 1e6);
+    return came != next_number || wrong;
 }
 
 static void confchg(uint64_t handle, const struct cpg_name *group, const void *members, size_t m, const void *left, size_t l,
@@ -55,16 +100,18 @@ int main(int argc, char **argv) {
     uint64_t handle;
     unsigned node;
     int fd;
-    if (argc != 3 || cpg_initialize(&handle, &callbacks) != OK || cpg_local_get(handle, &node) != OK ||
+    if (argc < 3 || cpg_initialize(&handle, &callbacks) != OK || cpg_local_get(handle, &node) != OK ||
         cpg_fd_get(handle, &fd) != OK || cpg_join(handle, &group) != OK)
         return 1;
     here = node;
     double seconds = atof(argv[1]);
     size_t size = (size_t)atol(argv[2]);
-    char *data = calloc(1, size < 8 ? 8 : size);
-    struct iovec part = {data, size < 8 ? 8 : size};
+    char *data = calloc(1, size < 16 ? 16 : size);
+    struct iovec part = {data, size < 16 ? 16 : size};
     while (seconds <= 0)
         cpg_dispatch(handle, DISPATCH_BLOCKING);
+    if (argc > 3)
+        return steadily(handle, fd, &part, seconds, atof(argv[3]));
     double began = now(), end = began + seconds;
     while (now() < end) {
         memcpy(data, &next_number, sizeof next_number);
@@ -78,11 +125,10 @@ int main(int argc, char **argv) {
             fprintf(stderr, "cpg_mcast_joined: %d\n", code);
             return 1;
         }
-        if (code == TRY_AGAIN || next_number % 16 == 0)
+        if (code == TRY_AGAIN || size > 4096 || next_number % 16 == 0)
             cpg_dispatch(handle, DISPATCH_ALL);
     }
-    double took = now() - began;
-    printf("TP/s %zu: %.0f\n", size, (double)came / took);
+    printf("TP/s %zu: %.0f\n", size, (double)came / (now() - began));
     double give_up = now() + 60;
     while (came < next_number && now() < give_up) {
         struct pollfd p = {.fd = fd, .events = POLLIN};

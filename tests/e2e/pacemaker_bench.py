@@ -2,10 +2,11 @@
 
     python -m tests.e2e.pacemaker_bench STACK[,STACK…] RUNS WHAT…
 
-STACK: ``zenjun``, ``corosync``, or ``corosync:TOKEN`` with a token of so many milliseconds; several take turns, each with a
-cluster that is up all the time. WHAT: ``other`` (SIGKILL of a whole node that is not the one that decides), ``dc`` (of the one
-that decides), ``two`` (of one of two nodes, with two_node), ``cut`` (the node with the resource is cut off: when it stops it,
-when the others start it, and when all is well again after the cut).
+STACK: ``zenjun``, ``zenjun:PRIORITY`` with zenjund's real-time priority (corosync and the stand-in have one in any case),
+``corosync``, or ``corosync:TOKEN`` with a token of so many milliseconds; several take turns, each with a cluster that is up all
+the time. WHAT: ``other`` (SIGKILL of a whole node that is not the one that decides), ``dc`` (of the one that decides), ``two``
+(of one of two nodes, with two_node), ``cut`` (the node with the resource is cut off: when it stops it, when the others start it,
+and when all is well again after the cut).
 """
 
 from __future__ import annotations
@@ -64,11 +65,13 @@ def cut(up: Cluster) -> tuple[float, float, float]:
 
 def one(name: str, nodes: int) -> contextlib.AbstractContextManager[Cluster]:
     """A cluster of so many nodes on this stack."""
-    kind, _, token = name.partition(":")
+    kind, _, number = name.partition(":")
     stack: Stack = "zenjun" if kind == "zenjun" else "corosync"
     options = OPTIONS if nodes > 2 else {}
     quorum = "two_node: 1" if nodes == 2 else ""
-    return pacemakers(nodes, stack, options=options, quorum=quorum, totem=f"token: {token}" if token else "")
+    if stack == "corosync":
+        return pacemakers(nodes, stack, quorum=quorum, totem=f"token: {number}" if number else "")
+    return pacemakers(nodes, stack, options=options, station={"realtime_priority": int(number or 0)}, quorum=quorum)
 
 
 def main(names: list[str], runs: int, wanted: list[str]) -> None:

@@ -278,9 +278,16 @@ def available() -> None:
 
 
 @contextlib.contextmanager
-def nodes_of(nodes: int, stack: Stack, *, options: dict[str, Any] | None = None, **conf: Any) -> Iterator[Cluster]:
-    """Nodes that have been switched on. options: of zenjund, in ``[cluster]``."""
-    with Lab(nodes, options={"cluster": options or {}}) as lab:
+def nodes_of(
+    nodes: int,
+    stack: Stack,
+    *,
+    options: dict[str, Any] | None = None,
+    station: dict[str, Any] | None = None,
+    **conf: Any,
+) -> Iterator[Cluster]:
+    """Nodes that have been switched on. options, station: of zenjund, in ``[cluster]`` and ``[station]``."""
+    with Lab(nodes, options={"cluster": options or {}, "station": station or {}}) as lab:
         up = Cluster(lab, stack, **conf)
         try:
             up.start(*lab.stations)
@@ -297,7 +304,7 @@ def nodes_of(nodes: int, stack: Stack, *, options: dict[str, Any] | None = None,
 
 
 @contextlib.contextmanager
-def pacemakers(nodes: int, stack: Stack = "zenjun", *, options: dict[str, Any] | None = None, **conf: str) -> Iterator[Cluster]:
+def pacemakers(nodes: int, stack: Stack = "zenjun", *, options: dict[str, Any] | None = None, **conf: Any) -> Iterator[Cluster]:
     """A cluster that has started its Dummy."""
     with nodes_of(nodes, stack, options=options, **conf) as up:
         up.until_online(*up.lab.stations)

@@ -256,6 +256,7 @@ def configuration(conf: Conf, interfaces: dict[str, str]) -> str:
         *(TIMES if len(conf.nodes) > 2 else []),
         "",
         "[station]",
+        "# realtime_priority = 1: zenjund does not wait for busy programs either, as corosync; needs a drop-in (docs/service.md)",
     ]
     if here is None:
         lines += [
