@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from ..timing import in_time
 from .clibrary import SOURCES, Failed, Library, Link, abi, build, compiled, link
 from .fake_daemon import MESSAGE_MAX, FakeThread, fake_daemon
 
@@ -66,13 +67,13 @@ def test_the_header_and_the_library_are_clean(tmp_path: Path) -> None:
         command.append(str(tmp_path / "clang" / "libzenjun.a"))
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr
-        assert subprocess.run([tmp_path / "lone"], timeout=10, check=False).returncode == 0
+        assert subprocess.run([tmp_path / "lone"], timeout=60, check=False).returncode == 0
 
 
 def test_the_abi_is_the_one_that_is_stored(built: Path) -> None:
     """Lines may be added to the stored list, for what is new; none may change or go."""
     assert abi(built / "libzenjun.so") == (HERE / "libzenjun.abi").read_text().splitlines()
-    elf = subprocess.run(["readelf", "-d", built / "libzenjun.so"], capture_output=True, text=True, check=True, timeout=10).stdout
+    elf = subprocess.run(["readelf", "-d", built / "libzenjun.so"], capture_output=True, text=True, check=True, timeout=60).stdout
     needed = [line.split("[")[1].rstrip("]") for line in elf.splitlines() if "(NEEDED)" in line]
     assert needed == ["libc.so.6"] and "[libzenjun.so.1]" in elf
 
@@ -83,7 +84,7 @@ def test_it_is_installed_and_found_by_pkg_config(tmp_path: Path) -> None:
     subprocess.run(make, check=True, timeout=240)
     where = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib" / "pkgconfig")}
     flags = subprocess.run(
-        ["pkg-config", "--cflags", "--libs", "zenjun"], env=where, capture_output=True, text=True, check=True, timeout=10
+        ["pkg-config", "--cflags", "--libs", "zenjun"], env=where, capture_output=True, text=True, check=True, timeout=60
     ).stdout.split()
     subprocess.run(["gcc", "-o", tmp_path / "talk", EXAMPLE, *flags], check=True, timeout=240)
     env = {**os.environ, "LD_LIBRARY_PATH": str(prefix / "lib"), "ZENJUN_SOCKET": str(tmp_path / "nobody")}
@@ -91,7 +92,7 @@ def test_it_is_installed_and_found_by_pkg_config(tmp_path: Path) -> None:
     lone.write_text("#include <stdio.h>\n#include <zenjun.h>\nint main(void) { return puts(zenjun_version()) < 0; }\n")
     subprocess.run(["gcc", "-o", tmp_path / "lone", lone, *flags], check=True, timeout=240)
     assert (
-        subprocess.run([tmp_path / "lone"], env=env, capture_output=True, text=True, timeout=10, check=True).stdout == "1.0.0\n"
+        subprocess.run([tmp_path / "lone"], env=env, capture_output=True, text=True, timeout=60, check=True).stdout == "1.0.0\n"
     )
     assert (prefix / "share" / "man" / "man3" / "libzenjun.3").exists()
 
@@ -143,7 +144,7 @@ def test_the_loop_of_a_program_that_waits_by_itself(c: Link) -> None:
     g = c.join("g")
     got: list[bytes] = []
     sent = 0
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while len(got) < 500 and time.monotonic() < end:
         try:
             while sent < 500:
@@ -372,20 +373,20 @@ def test_a_daemon_that_stops_and_one_that_comes_back(library: Library, tmp_path:
     begun, over = threading.Event(), threading.Event()
 
     def later() -> None:
-        begun.wait(10)
+        begun.wait(60)
         time.sleep(0.1)
         with fake_daemon(tmp_path):
-            over.wait(30)
+            over.wait(120)
 
     thread = threading.Thread(target=later)
     thread.start()
     try:
         begun.set()
-        with link(library, path, patience_ms=20_000) as d:
+        with link(library, path, patience_ms=60_000) as d:
             assert d.joined("g")
     finally:
         over.set()
-        thread.join(10)
+        thread.join(60)
 
 
 def test_refusals_and_silence_at_the_start(library: Library, fake: FakeThread) -> None:
@@ -441,12 +442,14 @@ def test_a_signal_ends_a_wait(c: Link) -> None:
     ran: list[int] = []
     old = signal.signal(signal.SIGALRM, lambda *_: ran.append(1))
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)  # again and again: the first may come before it waits
         begin = time.monotonic()
         with pytest.raises(Failed, match="interrupted"):
             c.recv(20_000)
-        assert time.monotonic() - begin < 10 and ran
+        in_time(time.monotonic() - begin < 10, "the end of the wait")
+        assert ran
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
     c.wait_sent(c.send(g, b"after"))
     assert c.message() == b"after"
@@ -522,7 +525,7 @@ def test_frames_cut_at_every_byte(library: Library, tmp_path: Path) -> None:
                 c.recv()
             assert "in the middle of a frame" in c.reason
     finally:
-        thread.join(10)
+        thread.join(60)
         server.close()
 
 

@@ -221,7 +221,7 @@ def test_undecided_names_the_update_and_its_outcome_can_be_asked_for(fake: Make)
         return {"ok": next(outcomes)} if frame["do"] == "outcome" else None
 
     process = fake(answer)
-    with connect_directory_sync(process.path, timeout=0.5) as d, pytest.raises(Undecided) as caught:
+    with connect_directory_sync(process.path, timeout=2.0) as d, pytest.raises(Undecided) as caught:
         d.set("db", ["tcp://10.0.0.7:1"])
     assert caught.value.update == (process.requests("update")[0]["c"], 1) and caught.value.code == "undecided"
     with connect_directory_sync(process.path, timeout=60) as d:

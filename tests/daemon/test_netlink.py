@@ -120,7 +120,7 @@ def isolated(test: Callable[[], None]) -> Callable[[], None]:
             status, text = 1, ""
             try:
                 os.close(reader)
-                signal.alarm(60)
+                signal.alarm(250)
                 if ctypes.CDLL(None, use_errno=True).unshare(0x10000000 | 0x40000000) < 0:
                     status, text = 2, os.strerror(ctypes.get_errno())
                 else:

@@ -92,10 +92,10 @@ def test_a_signal_ends_it(make_bench: Callable[..., Bench]) -> None:
     caught: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda number, _: caught.append(number))
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.03)
+        signal.setitimer(signal.ITIMER_REAL, 0.03, 0.03)  # again and again: the first may come before the turn waits
         start = now_ns()
         assert bench.turn().want == 0
-        assert caught == [signal.SIGALRM] and now_ns() - start < 30_000 * MS
+        assert set(caught) == {signal.SIGALRM} and now_ns() - start < 30_000 * MS
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
