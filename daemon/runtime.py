@@ -234,6 +234,8 @@ class Runtime:
                 return False
             if turn.now - began >= ROUNDS_NS:
                 break
+        # It goes on as soon as others have had their turn: who has been busy for long has not been away.
+        self._planned_ns = now_ns()
         return True
 
     def _deadline(self) -> int:
