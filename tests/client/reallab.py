@@ -30,7 +30,7 @@ def real_lab() -> Iterator[Lab]:
         except LabUnsupported as error:
             pytest.skip(str(error))
         made.start_daemons()
-        made.wait_open(30)
+        made.wait_open(90)
         yield made
     finally:
         made.down(grace_s=0.5)

@@ -51,7 +51,7 @@ def cluster(stations: int, *, ids: Iterable[int] | None = None, options: Options
     with Lab(stations, options=patient, **lab) as up, reported(up):
         chosen = list(up.stations) if ids is None else list(ids)
         up.start_daemons(chosen)
-        up.wait_open(30, chosen)
+        up.wait_open(90, chosen)
         if not lab.get("loss"):  # else an answer may be late for long
             wait_for(lambda: all(is_sized(up.station(number)) for number in chosen), "frame sizes are known", 40)
         yield up

@@ -402,8 +402,8 @@ def test_two_clusters_on_one_segment() -> None:
         for number, station in lab.stations.items():
             name, own = ("left", number) if number <= 3 else ("right", number - 3)
             station.start_daemon({"cluster": {"name": name, "stations": 3}, "station": {"id": own}})
-        lab.wait_open(30, [1, 2, 3])
-        lab.wait_open(30, [4, 5, 6])
+        lab.wait_open(90, [1, 2, 3])
+        lab.wait_open(90, [4, 5, 6])
         with programs(lab, {"g": "preack"}, ids=[1, 2, 3]) as left, programs(lab, {"g": "preack"}, ids=[4, 5, 6]) as right:
             for member in right:
                 member.station -= 3
@@ -470,6 +470,6 @@ def test_restart_with_other_cluster_options_is_not_admitted() -> None:
         assert status(third)["state"] == "opening"
         third.stop_daemon()
         third.start_daemon({})
-        lab.wait_open(20)
+        lab.wait_open(90)
         with programs(lab, {"g": "preack"}) as members:
             exchange(members, [plan(m, 50, random.Random(4)) for m in members])

@@ -103,13 +103,13 @@ def test_a_station_that_dies_and_comes_back(tmp_path: Path) -> None:
         for k in range(20):
             members[0].groups["g"].send(b"before %d" % k, "ack", timeout=10)
         lab.station(3).signal(9)
-        lab.wait_open(20, [1, 2])
+        lab.wait_open(90, [1, 2])
         wait_for(lambda: status(lab.station(1))["instance"] > first, "a new instance", 20)
         second = status(lab.station(1))["instance"]
         together(members, 1)
         members[1].groups["g"].send(b"between", "ack", timeout=10)
         lab.station(3).start_daemon()
-        lab.wait_open(20)
+        lab.wait_open(90)
         assert status(lab.station(3))["instance"] > second
         wait_for(lambda: status(lab.station(1))["instance"] > second, "all three", 20)
         together(members, 2)

@@ -27,7 +27,7 @@ def test_growing_from_three_to_five() -> None:
         stations = lab.stations
         for k in (1, 2, 3):
             stations[k].start_daemon({"cluster": {"stations": 3}})
-        lab.wait_open(20, [1, 2, 3])
+        lab.wait_open(90, [1, 2, 3])
         for k in (4, 5):
             stations[k].start_daemon(FIVE)
         stations[3].stop_daemon()
@@ -47,6 +47,6 @@ def test_growing_from_three_to_five() -> None:
             stations[k].stop_daemon()
             adopt(stations[k])
             stations[k].start_daemon(FIVE)
-        lab.wait_open(30)
+        lab.wait_open(90)
         ran = json.loads((stations[1].state_directory / "station.json").read_text())["ran"]
         assert ran["options"]["stations"] == "5"

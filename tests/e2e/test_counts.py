@@ -68,7 +68,7 @@ def quiet(request: pytest.FixtureRequest, wires: Lab) -> Iterator[tuple[Lab, int
         if wires.station(number).state_directory.exists():
             adopt(wires.station(number))
         wires.station(number).start_daemon({"cluster": {**QUIET, "stations": request.param, "confirm": confirm(request.param)}})
-    wires.wait_open(30, ids)
+    wires.wait_open(90, ids)
     yield wires, request.param
     for number in ids:
         wires.station(number).stop_daemon()
@@ -185,7 +185,7 @@ def test_own_frames_coming_back_are_not_taken_case_37() -> None:
     with lab, reported(lab):
         try:
             lab.start_daemons()
-            lab.wait_open(20)
+            lab.wait_open(90)
         except LabError as error:
             pytest.fail(f"it does not open where own frames come back: {error}")
         with programs(lab, {"g": "preack"}) as members:

@@ -440,7 +440,7 @@ def test_clocks_far_apart_cases_23_43() -> None:
             if subprocess.run([*shift, "true"], capture_output=True, timeout=10, check=False).returncode:
                 pytest.skip("the kernel has no time namespaces")
             station.start_daemon(argv=[*shift, *argv])
-        lab.wait_open(20)
+        lab.wait_open(90)
         rng = random.Random(43)
         with programs(lab, {"g": "preack"}) as members:
             exchange(members, [plan(m, 300, rng) for m in members])

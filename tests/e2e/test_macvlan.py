@@ -25,7 +25,7 @@ def test_group_address_passes_a_macvlan_case_107(mode: str) -> None:
             station.run(["ip", "link", "set", "mv0", "up"], check=True)
             station.write_config({"station": {"interface": "mv0"}})
             station.start_daemon()
-        lab.wait_open(20)
+        lab.wait_open(90)
         assert {status(s)["interface"]["name"] for s in lab.stations.values()} == {"mv0"}
         with programs(lab, {"g": "preack"}) as members:
             exchange(members, [plan(m, 100, random.Random(m.station)) for m in members], 30)

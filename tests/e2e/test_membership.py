@@ -683,7 +683,7 @@ def busy(seconds: float) -> bool:
     """One attempt; False: somebody was removed or suspected, but then the machine had not run anybody for long."""
     with Lab(3) as lab, reported(lab):
         lab.start_daemons()
-        lab.wait_open(30)
+        lab.wait_open(90)
         before = {i: members_of(s) for i, s in lab.stations.items()}
         with programs(lab, {"g": "preack"}) as members:
             late = burn(members, seconds)

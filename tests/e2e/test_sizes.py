@@ -175,7 +175,7 @@ def test_mixed_mtus_take_the_smallest_case_49() -> None:
     with Lab(3, mtu=9000, options=PATIENT) as lab, reported(lab):
         lab.station(3).set_mtu(1500)
         lab.start_daemons()
-        lab.wait_open(20)
+        lab.wait_open(90)
         wait_for(lambda: all(frame_max(lab, i)["bytes"] == 1500 for i in lab.stations), "all use the smallest")
         # Whose limit it is they know once they have heard each other in the instance.
         wait_for(lambda: frame_max(lab, 1)["source"] == frame_max(lab, 2)["source"] == "station 3", "they name station 3")
@@ -193,7 +193,7 @@ def test_smaller_mtu_of_a_switch_can_be_configured_cases_49_51() -> None:
             station.set_mtu(9000, port_mtu=1500)
         lab.station(2).write_config({"station": {"mtu": 1500}})
         lab.start_daemons()
-        lab.wait_open(20)
+        lab.wait_open(90)
         with programs(lab, {"g": "preack"}) as members:
             exchange(members, [plan(m, 60, random.Random(51), size_max=40_000) for m in members])
         interface = status(lab.station(2))["interface"]

@@ -27,7 +27,7 @@ MakeLab = Callable[..., Lab]
 SLEEPER = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(600)"]
 
 
-def cli(*arguments: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
+def cli(*arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*CLI, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
@@ -132,7 +132,7 @@ def test_wait_open_tells_why_a_daemon_ended(make_lab: MakeLab) -> None:
     lab = make_lab(1)
     lab.stations[1].start_daemon(argv=["sh", "-c", "echo no such interface >&2; exit 3"])
     with pytest.raises(LabError, match=r"station 1 ended with exit code 3: no such interface"):
-        lab.wait_open(20)
+        lab.wait_open(90)
 
 
 def test_a_lab_that_does_not_open_says_what_each_station_waits_for(make_lab: MakeLab) -> None:
@@ -267,7 +267,7 @@ def test_interrupt_during_up(home: Path, mark: str, moment: str) -> None:
     }
     wait_for(seen[moment], "the lab is on its way")
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=120)
     assert (process.returncode, output) == (130, ""), errors
     wait_for(lambda: not marked_processes(mark), "nothing is left")
     assert not (home / "default").exists()
@@ -373,7 +373,7 @@ with Lab(3, loss=1.0, rate_bit=10**9) as lab:
 def test_real_daemons_open_a_cluster(make_lab: MakeLab) -> None:
     lab = make_lab(3, loss=0.02, options=CALM)
     lab.start_daemons()
-    instance = lab.wait_open(30)
+    instance = lab.wait_open(90)
     assert instance > 0
     assert {s.status(5.0)["instance"] for s in lab.stations.values()} == {instance}
     assert lab.stations[2].stop_daemon(20) == 0
@@ -384,7 +384,7 @@ def test_sixteen_real_daemons_open_in_one_step(make_lab: MakeLab) -> None:
     """They start one after the other and all at once: seconds of processor time, on machines that have two processors."""
     lab = make_lab(16, options=CALM)
     lab.start_daemons()
-    assert lab.wait_open(open_limit_s(64)) <= 3
+    assert lab.wait_open(3 * open_limit_s(64)) <= 3
     members = {len(s.status(10.0)["members"]) for s in lab.stations.values()}
     assert members == {16}
 
