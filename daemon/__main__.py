@@ -19,16 +19,20 @@ from typing import Any, Final
 
 import uvloop
 
+from ..proto.changing import Changing
 from ..proto.core import Medium
 from ..proto.engine import Engine, EngineConfig
 from ..proto.engineconfig import DIRECT_FROM
 from ..proto.errors import UsageError
 from ..proto.openpdu import INSTANCE_MAX
+from ..proto.reconfiguring import Reconfiguring
 from ..proto.service.groups import Groups
 from ..proto.wire import cluster_id, mtu_needed
 from . import config as configuration
+from . import confighost
 from .access import Access
 from .config import Config, ConfigError
+from .config.adopted import with_options
 from .connections import Facts
 from .datapath import DataPath, Sealing, guard_overhead, now_ns
 from .exits import Exit
@@ -159,16 +163,20 @@ def adopt(config: Config, fingerprint: str) -> Exit:
     return Exit.OK
 
 
-def check_ran(config: Config, ran: Ran | None, key_mark: str, journal: Journal) -> Ran:
-    """The present cluster options. Raises Failure if this station was in an instance under another quorum last: perhaps the rest
-    of the cluster still is."""
-    present = Ran(config.fingerprint_with(key_mark), config.agreed_with(key_mark))
+def check_key(config: Config, ran: Ran | None, key_mark: str) -> None:
+    """Raises Failure if this station was in an instance with a key last, and has less now."""
     if ran is not None and (had := ran.options.get("key")) and _is_weaker(key_mark, had):
         raise Failure(
             Exit.CONFIG,
             f"station {config.station.id} was in the cluster with a key last ({had}), and has {key_mark or 'none'} now. "
             "If that is meant, stop all stations, then allow it at each one: zenjun key forget (docs/keys.md)",
         )
+
+
+def check_ran(config: Config, ran: Ran | None, key_mark: str, journal: Journal) -> None:
+    """The cluster options of the file, which count. Raises Failure if this station was in an instance under another quorum last:
+    perhaps the rest of the cluster still is."""
+    present = Ran(config.fingerprint_with(key_mark), config.agreed_with(key_mark))
     changes = ran.changes(present.fingerprint, present.options) if ran is not None else {}
     if ran is not None and DECIDING & changes.keys():
         raise Failure(
@@ -179,7 +187,6 @@ def check_ran(config: Config, ran: Ran | None, key_mark: str, journal: Journal) 
         )
     if changes:
         journal.warning("options", f"cluster options have changed since the last instance: {', '.join(changes.values())}")
-    return present
 
 
 def _is_weaker(now: str, before: str) -> bool:
@@ -208,10 +215,11 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             ring = Keyring(path_of(config.station.key_file, os.environ), store.path.parent)
             key = ring.newest
             suite, sealing = _sealing(config, key)
-            store.present = present = check_ran(config, remembered.ran, _mark(key, suite), journal)
             overhead = guard_overhead(key, sealing)
-            mtu, limits = _frame_sizes(config, overhead)
-            engine = _engine(config, remembered.incarnation + 1, remembered.instance, limits.frame_max, present.fingerprint)
+            mtu, frame_max = _frame_sizes(config, overhead)
+            engine, settings, changing = make_engine(config, remembered, store, frame_max, _mark(key, suite), journal)
+            settings.one_width = _one_width(config, suite)
+            limits = Limits(engine.config.stations, mtu_needed(engine.config.stations) + overhead, frame_max, overhead)
             dp = _datapath(config, engine, mtu, key, sealing)
             undo.callback(dp.close)
             listener = Listener(Path(config.station.socket), config.station.socket_bits, config.station.socket_group, given)
@@ -230,16 +238,8 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             raise Failure(Exit.BUG, f"cannot start: {exc}") from exc
         _tell_what_is_missing(config, remembered, ring.path, journal)
         rights, groups = _rights(config, journal), Groups(config.station.id)
-        facts = Facts(
-            cluster=config.cluster.name,
-            station=config.station.id,
-            stations=config.cluster.stations,
-            message_max=config.cluster.message_max,
-            queue_bytes_max=config.clients.queue_bytes_max,
-            clients_max=config.clients.max,
-            medium=config.cluster.medium,
-        )
-        report = StatusReport(config, engine, dp, groups, rights, version(), present.fingerprint, mark(key) if key else None)
+        facts = _facts(config, engine.config.stations)
+        report = StatusReport(config, engine, dp, groups, rights, version(), mark(key) if key else None)
         clients = _sessions(config, dp, groups, facts, journal, report, engine)
         runtime = Runtime(
             engine=engine,
@@ -256,6 +256,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             metrics=metrics,
             by_links=_by_links(config, limits, engine, dp, journal),
             keys=_keys(config, ring, suite, engine, dp, journal),
+            configs=_configs(engine, changing, settings, store, dp, journal),
         )
         clients.requests.admin = runtime.admin
         report.runtime, report.clients = runtime, clients
@@ -264,7 +265,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
         undo.pop_all()
         journal.info(
             "start",
-            f"zenjund {version()}: station {config.station.id} of {config.cluster.stations} of cluster {config.cluster.name!r} "
+            f"zenjund {version()}: station {config.station.id} of {facts.stations} of cluster {config.cluster.name!r} "
             f"on {', '.join(config.interfaces.values())}",
             pid=os.getpid(),
             incarnation=remembered.incarnation + 1,
@@ -317,17 +318,68 @@ def _interface_mtu(name: str) -> int:
         monitor.close()
 
 
-def _frame_sizes(config: Config, overhead: int) -> tuple[int, Limits]:
-    """What the interfaces have now for a PDU, at most, in bytes; what frames need and may have. overhead: of a frame, not PDU.
-    Raises OSError."""
+def _frame_sizes(config: Config, overhead: int) -> tuple[int, int]:
+    """What the interfaces have now for a PDU, at most, and bytes of the largest PDU that there will be buffers for. overhead: of
+    a frame, not PDU. Raises OSError."""
     mtu = max(0, max(map(_interface_mtu, config.interfaces.values())) - overhead)
-    most = config.station.mtu - overhead if config.station.mtu else min(65535, max(mtu, FRAME_MAX_ROOM))
-    return mtu, Limits(config.cluster.stations, mtu_needed(config.cluster.stations) + overhead, most, overhead)
+    if config.station.mtu:
+        return mtu, config.station.mtu - overhead
+    return mtu, min(65535, max(mtu, FRAME_MAX_ROOM))
 
 
-def _engine(config: Config, incarnation: int, instance: int, frame_max: int, fingerprint: int) -> Engine:
+def _one_width(config: Config, suite: int) -> str:
+    if config.links.count > 1:
+        return "links.count is more than 1"
+    return "the cluster has a key of 64 hexadecimal digits" if suite else ""
+
+
+def _configs(
+    engine: Engine, changing: Changing, settings: confighost.Settings, store: Store, dp: DataPath, journal: Journal
+) -> confighost.ConfigHost | None:
+    """Where the medium is no bus."""
+    if engine.config.medium == Medium.BUS:
+        return None
+    both = Reconfiguring(engine, changing, settings)
+    configs = confighost.ConfigHost(both, settings, store, engine=engine, dp=dp, journal=journal)
+    configs.tell_file()
+    if engine.config.outside:
+        journal.warning(
+            "configuration",
+            f"station {settings.file.station.id} is not in the roster: it waits until it is added (zenjun cluster add)",
+        )
+    return configs
+
+
+def make_engine(
+    config: Config, remembered: Remembered, store: Store, frame_max: int, key_mark: str, journal: Journal
+) -> tuple[Engine, confighost.Settings, Changing]:
+    """Under what this station has taken over while the cluster ran, else under its file. Raises Failure, UsageError."""
+    settings, changing, wanted = confighost.make(config, _engine_config(config, frame_max), store, key_mark)
+    check_key(config, remembered.ran, key_mark)
+    if not (changing.stand.number or changing.stand.ballot):
+        check_ran(config, remembered.ran, key_mark, journal)
+    store.present = Ran(wanted.fingerprint, with_options(config, changing.options).agreed_with(key_mark))
+    # A file of a daemon that believed every number it received: this one starts all the same, and reports that they are used up.
+    engine = Engine(wanted, incarnation=remembered.incarnation + 1, instance=min(remembered.instance, INSTANCE_MAX))
+    return engine, settings, changing
+
+
+def _facts(config: Config, stations: int) -> Facts:
+    return Facts(
+        cluster=config.cluster.name,
+        station=config.station.id,
+        stations=stations,
+        message_max=config.cluster.message_max,
+        queue_bytes_max=config.clients.queue_bytes_max,
+        clients_max=config.clients.max,
+        medium=config.cluster.medium,
+    )
+
+
+def _engine_config(config: Config, frame_max: int) -> EngineConfig:
+    """By the file."""
     c = config.cluster
-    wanted = EngineConfig(
+    return EngineConfig(
         cluster=c.name,
         stations=c.stations,
         station=config.station.id,
@@ -336,17 +388,16 @@ def _engine(config: Config, incarnation: int, instance: int, frame_max: int, fin
         message_max=c.message_max,
         seed=secrets.randbits(64),
         host_name=socket.gethostname(),
-        fingerprint=fingerprint,
+        fingerprint=config.fingerprint,
         boot=secrets.randbits(64),
         quorum=c.quorum,
         required=tuple(sorted(c.required_stations)),
         medium=Medium[c.medium.upper()],
         answer_each=c.confirm == "each",
         direct_from=DIRECT_FROM if c.confirm == "sender" and config.links.count == 1 else 0,
+        vacant=tuple(sorted(c.vacant_stations)),
         **c.times_ns(),
     )
-    # A file of a daemon that believed every number it received: this one starts all the same, and reports that they are used up.
-    return Engine(wanted, incarnation=incarnation, instance=min(instance, INSTANCE_MAX))
 
 
 def _sessions(
@@ -363,8 +414,8 @@ def _sessions(
         facts,
         journal,
         report.status,
-        engine.core.want_ack,
-        host_of=engine.opening.host_of,
+        lambda yes: engine.core.want_ack(yes),
+        host_of=lambda station: engine.opening.host_of(station),
         config=engine.config if facts.medium == "switched" else None,
         access=access,
     )
@@ -394,7 +445,7 @@ def _keys(config: Config, ring: Keyring, suite: int, engine: Engine, dp: DataPat
     if not suite:
         return None
     secret = Secret(ring.keys, config.cluster.name, suite, tuple(ring.retired))
-    trusting = Trusting(secret, engine=engine, dp=dp, journal=journal, pause_ns=config.cluster.fail_timeout_ns)
+    trusting = Trusting(secret, engine=engine, dp=dp, journal=journal, pause_ns=engine.config.fail_timeout_ns)
     return KeyHost(trusting, ring, engine=engine, dp=dp, journal=journal)
 
 
@@ -416,8 +467,8 @@ def _datapath(config: Config, engine: Engine, mtu: int, key: bytes, sealing: Sea
         slice_ns=SLICE_NS,
         stay_ns=STAY_NS,
         key=b"" if sealing is not None else key,
-        sealing=sealing,
-        stations=config.cluster.stations,
+        sealing=sealing._replace(stations=engine.config.stations) if sealing is not None else None,
+        stations=engine.config.stations,
         frame_max=engine.config.frame_max,
     )
     try:

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from ..proto.effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Persist, Refused, Send
+from ..proto.changing import Hold, Keep, Said, Tell
+from ..proto.effects import Blocked, Changed, Closed, Effect, Fenced, Notice, Opened, Persist, Refused, Replaced, Send
 from ..proto.engine import Engine
+from ..proto.reconfiguring import Outcome
 from .announce import Announcer
+from .confighost import ConfigHost
 from .datapath import DataPath, now_ns
 from .exits import Exit
 from .links import Links
@@ -46,6 +49,7 @@ class Applier:
         store: Store,
         links: Links,
         announcer: Announcer,
+        configs: ConfigHost | None = None,
     ) -> None:
         self._host = host
         self._engine = engine
@@ -54,11 +58,16 @@ class Applier:
         self._store = store
         self._links = links
         self._announcer = announcer
+        self._configs = configs
         self.has_fenced = False
         """The order here has once differed from another station's. Stays so: what programs have got cannot be taken back."""
 
     def apply(self, effects: Iterable[Effect]) -> None:
-        """Apply them in order. What follows a ``Refused`` is dropped. Raises StoreError."""
+        """Apply what the engine has just returned, in order. What follows a ``Refused`` is dropped. Raises StoreError."""
+        self.apply_followed(self._configs.follow(effects) if self._configs is not None else effects)
+
+    def apply_followed(self, effects: Iterable[Outcome]) -> None:
+        """The same for effects that ``ConfigHost`` has followed."""
         for effect in effects:
             match effect:
                 case Persist(incarnation, instance):
@@ -81,9 +90,13 @@ class Applier:
                     return
                 case Notice(kind, message):
                     self._announcer.notice(effect, self._store.explained(kind, message), now_ns())
+                case Keep() | Tell() | Hold() | Said() | Replaced() if self._configs is not None:
+                    self._configs.handle(effect)
             self._host.turn_again()
 
     def _on_opened(self, effect: Opened) -> None:
+        if self._configs is not None:
+            self._configs.opened(effect)
         self._store.note_ran()
         self._clients.payload_max = self._engine.core.payload_max
         # The data path forgets the last instance only now: its counts jump with that, and `reopened` has to come before them.
@@ -91,7 +104,7 @@ class Applier:
             effect.instance, effect.incarnations, self._dp.reset(), joined=effect.joined, frame_max=effect.frame_max
         )
         if self._host.is_running:
-            self._dp.hold(False)
+            self._dp.hold(self._configs is not None and self._configs.gathers)
         self._announcer.opened(effect)
 
     def _on_changed(self, effect: Changed) -> None:

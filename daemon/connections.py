@@ -59,13 +59,14 @@ class Connection:
         return Identity(self.pid, self.uid, self.groups)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Facts:
     """Contents of WELCOME besides the client's own number."""
 
     cluster: str
     station: int
     stations: int
+    """May change while the daemon runs; the others do not."""
     message_max: int
     queue_bytes_max: int
     clients_max: int

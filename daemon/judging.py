@@ -33,15 +33,14 @@ class Judging:
     """Who wants to know what LINKS says of frame sizes."""
 
     def __init__(self, options: Options, *, engine: Engine, dp: DataPath, journal: Journal) -> None:
-        cluster = options.cluster
         rows = options.link_options
         self._judge = Judge(
             Config(
                 station=options.station.id,
-                stations=cluster.stations,
+                stations=engine.config.stations,
                 links=tuple(options.interfaces),
                 count=options.links.count,
-                heartbeat_ns=cluster.heartbeat_ns,
+                heartbeat_ns=engine.config.heartbeat_ns,
                 mode=Mode(options.links.mode),
                 priority={number: row.priority for number, row in rows.items()},
             )
@@ -54,6 +53,11 @@ class Judging:
         self._deadline_ns = 0
         for number, row in rows.items():
             dp.link_weight(number - 1, row.rate_mbit)
+
+    def on_configuration(self, heartbeat_ns: int) -> None:
+        """The cluster's heartbeat may have changed; the number of stations cannot, with several links."""
+        self._judge.on_heartbeat(heartbeat_ns)
+        self._deadline_ns = 0
 
     def deadline_ns(self) -> int:
         """When ``serve`` is due at the latest."""

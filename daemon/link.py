@@ -70,7 +70,8 @@ class LinkDriver:
         self.interface = interface
         self._dp = dp
         self._host = host
-        self._limits = limits
+        self.limits = limits
+        """May be replaced: the next time that the link is opened, the new ones count."""
         self._journal = journal
         self._notifier = notifier
         self._monitor = LinkMonitor(interface, self._on_change)
@@ -148,7 +149,7 @@ class LinkDriver:
             self._notifier.status(text)
             self._try_again()
             return
-        limits = self._limits
+        limits = self.limits
         if opened.mtu < limits.mtu_needed:
             self._dp.link_close(self._index)
             needed = f"{limits.stations} stations need an MTU of at least {limits.mtu_needed}"
@@ -196,7 +197,7 @@ class LinkDriver:
 
     def tick(self, now: int) -> None:
         """Now and then: report frames of another key, and look at a closed link's interface, of which an event may be lost."""
-        if self._limits.overhead:
+        if self.limits.overhead:
             self._look_for_unsealed(now)
         if not self.is_open and now - self._looked_ns >= LOOK_AGAIN_NS:
             self._looked_ns = now
@@ -217,8 +218,8 @@ class LinkDriver:
     def status(self) -> dict[str, Any]:
         """A row of ``links`` of docs/status.md."""
         link = self._monitor.tracker.link
-        mtu = link.mtu - self._limits.overhead if link is not None else 0
-        frame_max = self._limits.frame_max
+        mtu = link.mtu - self.limits.overhead if link is not None else 0
+        frame_max = self.limits.frame_max
         return {
             "link": self.number,
             "name": link.name if link is not None else self.interface,

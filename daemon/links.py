@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from ..proto.wire import mtu_needed
 from .datapath import DataPath, LinkInfo
 from .link import Host, Limits, LinkDriver
 from .netlink import LinkState
@@ -70,6 +72,13 @@ class Links:
     def names(self) -> str:
         """The configured interfaces, human-readable."""
         return ", ".join(link.interface for link in self._links)
+
+    def on_configuration(self, stations: int) -> None:
+        """Numbers of stations are up to this now."""
+        needed = mtu_needed(stations) + self._limits.overhead
+        self._limits = replace(self._limits, stations=stations, mtu_needed=needed)
+        for link in self._links:
+            link.limits = self._limits
 
     def on_error(self, now: int) -> None:
         """The data path has reported an error of at least one link."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ..proto.errors import UsageError
 from ..proto.service.base import Reply
+from ..proto.wire import STATIONS_MAX
 from .access import Access, Identity
 from .audit import Audit
 from .clientwire import REPLY, REQUEST, REQUESTS_MAX, Frame, Kind, ReplyStatus
@@ -49,8 +50,8 @@ class Requests:
 
     status:     ``status(now)`` gives the object of docs/status.md; asked at most ``STATUSES_PER_S`` times a second.
     services:   answer the questions that are theirs, by ``reply``.
-    admin:      executes an operator's command, ``("expel", {"station": k})``, ``("leave", {})`` or ``("key", {"step": …})``, and
-                returns a line for people;
+    admin:      executes an operator's command, ``("expel", {"station": k})``, ``("leave", {})``, ``("key", {"step": …})`` or
+                ``("cluster", {"step": …})``, and returns a line for people, or an answer with one as its ``message``;
                 raises UsageError for what cannot be. Without it operators are refused. It may be set later.
     """
 
@@ -63,7 +64,7 @@ class Requests:
         journal: Journal,
         status: Callable[[int], dict[str, Any]],
         services: Services,
-        admin: Callable[[str, dict[str, Any]], str] | None = None,
+        admin: Callable[[str, dict[str, Any]], str | dict[str, Any]] | None = None,
         *,
         access: Access,
         audit: Audit,
@@ -155,7 +156,8 @@ class Requests:
             shown = {name: value for name, value in arguments.items() if name != "key"}
             text = f"client {connection.client} ({connection.name}, uid {connection.uid}) asks: {command} {shown or ''}"
             self._journal.event(logging.WARNING, "admin", text.rstrip(), now=now, key=command)
-            self._answer(question, as_json({"ok": True, "message": self.admin(command, arguments)}))
+            done = self.admin(command, arguments)
+            self._answer(question, as_json({"ok": True, **(done if isinstance(done, dict) else {"message": done})}))
             self._audit.done(f"command {command}", connection.who, connection.name, now)
         except UsageError as exc:
             self._fail(question, "refused", str(exc))
@@ -175,13 +177,24 @@ class Requests:
                 if not 1 <= station <= self._facts.stations:
                     raise UsageError(f"there is no station {station}; stations are 1 to {self._facts.stations}")
                 return "expel", {"station": station}
+            case {"command": "cluster", "step": "show"}:
+                return "cluster", {"step": "show"}
+            case {"command": "cluster", "step": "set", "option": str(option), "value": str(value)}:
+                return "cluster", {"step": "set", "option": option, "value": value}
+            case {"command": "cluster", "step": "add" | "remove" as step, "station": int(station), "absent": bool(absent)}:
+                if isinstance(station, bool) or not 1 <= station <= STATIONS_MAX:
+                    raise UsageError(f"stations are 1 to {STATIONS_MAX}")
+                return "cluster", {"step": step, "station": station, "absent": absent}
             case {"command": "key", "step": "add", "key": str(key)}:
                 return "key", {"step": "add", "key": key}
             case {"command": "key", "step": "rotate" | "retire" as step, "id": str(i), "without_absent": bool(alone)}:
                 if i and not (len(i) == KEY_ID_DIGITS and set(i) <= set(string.hexdigits)):
                     raise UsageError(f"a key's id has {KEY_ID_DIGITS} hexadecimal digits")
                 return "key", {"step": step, "id": i, "without_absent": alone}
-        raise UsageError("the commands are leave, expel with a station, and key with add, rotate or retire")
+        raise UsageError(
+            "the commands are leave, expel with a station, key with add, rotate or retire, "
+            "and cluster with show, set, add or remove"
+        )
 
     # ---- status and stations
 

@@ -19,15 +19,17 @@ import gc
 import logging
 import signal
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from ..proto.engine import Engine
 from ..proto.errors import UsageError
+from ..proto.reconfiguring import Outcome
 from .accepting import Acceptor
 from .announce import Announcer
 from .applying import Applier
 from .clientwire import Frame
+from .confighost import ConfigHost
 from .datapath import DataPath, LinkInfo, Turn, Want, now_ns
 from .exits import Exit
 from .judging import Judging
@@ -81,10 +83,11 @@ class Runtime:
         metrics: MetricsServer | None = None,
         keys: KeyHost | None = None,
         by_links: tuple[Judging | None, Sizing | None] = (None, None),
+        configs: ConfigHost | None = None,
     ) -> None:
         """interfaces: by the number of their link; reload: on SIGHUP; keys: if frames prove their sender;
-        by_links: who judges several links, if there are such, and who finds out frame sizes, if they are. Raises OSError (no
-        netlink socket)."""
+        by_links: who judges several links, if there are such, and who finds out frame sizes, if they are; configs: if
+        configurations may change while it runs. Raises OSError (no netlink socket)."""
         self._engine = engine
         self._dp = dp
         self._clients = clients
@@ -99,6 +102,10 @@ class Runtime:
         if keys is not None:
             keys.trusting.host = self
             clients.register(keys)
+        self.configs = configs
+        if configs is not None:
+            configs.host = self
+            clients.register(configs)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.started_ns = now_ns()
         self._announcer = Announcer(engine, journal, notifier, self.started_ns)
@@ -108,7 +115,9 @@ class Runtime:
             judging.links = self._links
         if sizing is not None:
             sizing.links = self._links
-        self._applier = Applier(self, engine, dp=dp, clients=clients, store=store, links=self._links, announcer=self._announcer)
+        self._applier = Applier(
+            self, engine, dp=dp, clients=clients, store=store, links=self._links, announcer=self._announcer, configs=configs
+        )
         self.stopping = Stopping(
             self, engine, dp=dp, clients=clients, journal=journal, notifier=notifier, drain_timeout_ns=drain_timeout_ns
         )
@@ -311,8 +320,9 @@ class Runtime:
 
     # ---- commands
 
-    def admin(self, command: str, arguments: dict[str, Any]) -> str:
-        """Begin what an operator asks for; returns a line for people. Raises UsageError if it cannot be."""
+    def admin(self, command: str, arguments: dict[str, Any]) -> str | dict[str, Any]:
+        """Begin what an operator asks for; returns a line for people, or an answer with one as its ``message``. Raises
+        UsageError if it cannot be."""
         if command == "leave":
             self._stop()
             return "this station leaves"
@@ -328,7 +338,27 @@ class Runtime:
                 raise UsageError("this station has no key of 64 hexadecimal digits")
             self._again = True
             return self.keys.command(arguments["step"], arguments)
+        if command == "cluster":
+            if self.configs is None:
+                raise UsageError('cluster.medium is "bus": its options change with all stations stopped only (docs/changing.md)')
+            return self.configs.command(arguments)
         raise UsageError(f"unknown command {command!r}")
+
+    def apply(self, effects: Iterable[Outcome]) -> None:
+        """Effects that ``configs`` has followed."""
+        self._applier.apply_followed(effects)
+
+    def core_replaced(self) -> None:
+        """The engine has another core: with it, the first instance of another configuration begins."""
+        config = self._engine.config
+        self._stations = config.stations
+        self._dp.set_core(self._engine.core, self._stations)
+        self._clients.on_configuration(self._stations)
+        self._links.on_configuration(self._stations)
+        if self.sizing is not None:
+            self.sizing.on_configuration(self._stations)
+        if self._judging is not None:
+            self._judging.on_configuration(config.heartbeat_ns)
 
     # ---- links
 
@@ -345,6 +375,8 @@ class Runtime:
             self.has_begun = True
             self._applier.apply(self._engine.start(now))
         self._engine.set_mac(info.mac)
+        if self.configs is not None:
+            self.configs.settings.frame_max = self._links.pdu_max
         self._applier.apply(self._engine.set_frame_max(now, self._links.pdu_max))
         self._clients.multicast.set_frame_max(self._links.pdu_max)
         self._clients.payload_max = self._engine.core.payload_max
@@ -424,6 +456,8 @@ class Runtime:
             self._trusting.tick(now)
         if self.sizing is not None:
             self.sizing.tick()
+        if self.configs is not None:
+            self.configs.flush()
         self._turn()
 
     async def _watchdog(self) -> None:

@@ -16,19 +16,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from ..proto.service.base import Place, ViewEvent
 from ..proto.wire import MessageType
 from .clientwire import Kind
 from .connections import Connection
 
+SHARED: Final = frozenset({MessageType.SERVICE})
+"""Messages of daemons: each service knows its own by their first byte, and ignores the others."""
+
 
 class ServiceHost(ABC):
     """What the daemon does with one service. One thread; every method returns at once."""
 
     MESSAGES: ClassVar[frozenset[MessageType]] = frozenset()
-    """Types of messages in the order that are this service's. No other service has them."""
+    """Types of messages in the order that are this service's. No other service has them, but for those of ``SHARED``."""
     REQUESTS: ClassVar[frozenset[Kind]] = frozenset()
     """Kinds of requests that it answers. No other service does."""
 
@@ -85,18 +88,19 @@ class Services:
 
     def __init__(self) -> None:
         self._hosts: list[ServiceHost] = []
-        self._of_message: dict[int, ServiceHost] = {}
+        self._of_message: dict[int, list[ServiceHost]] = {}
         self._of_request: dict[Kind, ServiceHost] = {}
 
     def register(self, host: ServiceHost) -> None:
         """Once for each service, before the first instance. Raises ValueError if another one has its messages or requests."""
         name = type(host).__name__
-        if taken := host.MESSAGES & self._of_message.keys():
+        if taken := (host.MESSAGES - SHARED) & self._of_message.keys():
             raise ValueError(f"{name}: messages of type {min(taken)} are another service's")
         if asked := host.REQUESTS & self._of_request.keys():
             raise ValueError(f"{name}: requests of kind {min(asked)} are another service's")
         self._hosts.append(host)
-        self._of_message |= dict.fromkeys(host.MESSAGES, host)
+        for kind in host.MESSAGES:
+            self._of_message.setdefault(kind, []).append(host)
         self._of_request |= dict.fromkeys(host.REQUESTS, host)
 
     def open(self, instance: int, *, joined: bool) -> None:
@@ -117,7 +121,7 @@ class Services:
 
     def on_message(self, kind: int, place: Place, client: int, data: bytes, position: int) -> None:
         """A message of this type (``MessageType``); nothing if no service here has such messages."""
-        if (host := self._of_message.get(kind)) is not None:
+        for host in self._of_message.get(kind, ()):
             host.on_message(place, client, data, position)
 
     def on_view(self, place: Place, view: ViewEvent, position: int) -> None:

@@ -63,7 +63,7 @@ class Sessions:
         journal: Journal,
         status: Callable[[int], dict[str, Any]],
         want_ack: Callable[[bool], None],
-        admin: Callable[[str, dict[str, Any]], str] | None = None,
+        admin: Callable[[str, dict[str, Any]], str | dict[str, Any]] | None = None,
         host_of: Callable[[int], str | None] = lambda station: None,
         config: EngineConfig | None = None,
         access: Access | None = None,
@@ -105,6 +105,10 @@ class Sessions:
     def register(self, host: ServiceHost) -> None:
         """One more service, before the first instance."""
         self._services.register(host)
+
+    def on_configuration(self, stations: int) -> None:
+        """Numbers of stations are up to this now."""
+        self._facts.stations = stations
 
     def __len__(self) -> int:
         return len(self.connections.by_slot)

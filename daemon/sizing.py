@@ -9,6 +9,7 @@ from typing import Any, Final
 from ..proto.engine import Engine
 from ..proto.links import Said
 from ..proto.sizes import Answer, Config, Effect, Hole, Limit, Probe, Sizes, Why
+from ..proto.wire import mtu_needed
 from .config import Config as Options
 from .datapath import DataPath, Heard, Want
 from .link import Limits
@@ -40,13 +41,13 @@ class Sizing:
     links: Links
 
     def __init__(self, options: Options, limits: Limits, *, engine: Engine, dp: DataPath, journal: Journal) -> None:
-        self._stations = options.cluster.stations
+        self._stations = limits.stations
         self._count = options.links.count
         self._overhead = limits.overhead
         self._machine = Sizes(
             Config(
                 station=options.station.id,
-                stations=options.cluster.stations,
+                stations=limits.stations,
                 links=tuple(options.interfaces),
                 needed=limits.mtu_needed,
                 most=engine.config.frame_max + limits.overhead,
@@ -65,6 +66,13 @@ class Sizing:
         self._told: Limit | None = None
         self.answer_by: Any = None
         """With several links: who says LINKS on one (``Judging.say``)."""
+
+    def on_configuration(self, stations: int) -> None:
+        """The engine has another core, and numbers of stations are up to this now. What is proven stays so."""
+        self._stations = stations
+        self._machine.on_stations(stations, mtu_needed(stations) + self._overhead)
+        self._limit(self._machine.limit)
+        self.wake()
 
     def wake(self) -> None:
         """Something has changed: look at once."""

@@ -37,12 +37,10 @@ class StatusReport:
         groups: Groups,
         rights: Rights,
         version: str,
-        fingerprint: int,
         key_mark: str | None,
     ) -> None:
-        """fingerprint: of the cluster options in effect. key_mark: mark of the cluster's key, None: no key."""
+        """key_mark: mark of the cluster's key, None: no key."""
         self._config = config
-        self._fingerprint = fingerprint
         self._key_mark = key_mark
         self._engine = engine
         self._dp = dp
@@ -55,14 +53,14 @@ class StatusReport:
         out: dict[str, Any] = self._engine.status(now)
         links = self.runtime.links(now)
         interface = {name: value for name, value in links[0].items() if name in INTERFACE}
-        header = payload_offset(self._config.cluster.stations, packed=True) + MESSAGE.size
+        header = payload_offset(self._engine.config.stations, packed=True) + MESSAGE.size
         payload = self._engine.core.payload_max
         frame = payload + header
         own = [p["frame_max"] for p in out["peers"] if p["self"]]
         small = [p for p in out["peers"] if not p["self"] and p["frame_max"] == frame and own and frame < own[0]]
         interface["header_bytes"] = {
             "bytes": header,
-            "source": f"header, two vectors of {self._config.cluster.stations}, message header",
+            "source": f"header, two vectors of {self._engine.config.stations}, message header",
         }
         found = self.runtime.sizing.source if self.runtime.sizing is not None else None
         source = found or (f"station {small[0]['station']}" if small else "own interface")
@@ -83,7 +81,10 @@ class StatusReport:
         out["multicast"] = self.clients.multicast.status()
         out["memory_bytes"]["datapath"] = self._dp.memory()
         out["rights"] = asdict(self._rights)
-        out["options"] = {**self._config.values()["cluster"], "fingerprint": self._fingerprint}
+        configs = self.runtime.configs
+        present = configs.present if configs is not None else self._config
+        out["options"] = {**present.values()["cluster"], "fingerprint": self._engine.config.fingerprint}
+        out["configuration"] = configs.status() if configs is not None else None
         sessions = out["sessions"] = self.runtime.sessions(now)
         out["key"] = sessions["key"] if sessions is not None else self._key_mark
         return out

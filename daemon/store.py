@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ..proto.changing import Stand
 from .durable import sync
 
 STATE_NAME: Final = "station.json"
@@ -95,6 +96,8 @@ class Remembered:
     lost: str | None
     ran: Ran | None = None
     """None: it was in no instance yet, or its state was written by a version that did not note this."""
+    stand: Stand | None = None
+    """The configuration that was taken over while the cluster ran, and the mark; None: there was none yet."""
 
 
 def fresh_incarnation(ahead_s: int = 0) -> int:
@@ -118,6 +121,7 @@ class Record:
     instance: int
     format: int = FORMAT
     ran: Ran | None = None
+    stand: Stand | None = None
 
     def encode(self) -> bytes:
         """The bytes of the file: one JSON object, for people to read, with a checksum of its values."""
@@ -132,6 +136,14 @@ class Record:
         if self.ran is not None:  # versions that do not know this read the rest
             body["ran"] = {"fingerprint": f"{self.ran.fingerprint:08x}", "options": self.ran.options}
             body["ran_check"] = _check_of(body["ran"])
+        if self.stand is not None:
+            body["configuration"] = {
+                "number": self.stand.number,
+                "options": self.stand.options.decode(),
+                "ballot": self.stand.ballot,
+                "proposed": self.stand.proposed.decode(),
+            }
+            body["configuration_check"] = _check_of(body["configuration"])
         return (json.dumps(body, indent=1) + "\n").encode()
 
     @classmethod
@@ -154,15 +166,22 @@ class Record:
         record = cls(cluster, station, incarnation, instance, form)
         if form == FORMAT and _whole(body.get("check")) != record._check():
             raise ValueError("wrong checksum")
-        if "ran" not in body:
-            return record
-        if body.get("ran_check") != _check_of(body["ran"]):
-            raise ValueError("wrong checksum")
         try:
-            ran = Ran(int(body["ran"]["fingerprint"], 16), {str(k): str(v) for k, v in body["ran"]["options"].items()})
+            if "ran" in body:
+                if body.get("ran_check") != _check_of(body["ran"]):
+                    raise ValueError("wrong checksum")
+                ran = Ran(int(body["ran"]["fingerprint"], 16), {str(k): str(v) for k, v in body["ran"]["options"].items()})
+                record = dataclasses.replace(record, ran=ran)
+            if "configuration" in body:
+                told = body["configuration"]
+                if body.get("configuration_check") != _check_of(told):
+                    raise ValueError("wrong checksum")
+                number, ballot = _whole(told["number"]), _whole(told["ballot"])
+                stand = Stand(number, str(told["options"]).encode(), ballot, str(told["proposed"]).encode())
+                record = dataclasses.replace(record, stand=stand)
         except (TypeError, KeyError, AttributeError):
             raise ValueError("no configuration") from None
-        return dataclasses.replace(record, ran=ran)
+        return record
 
     def _check(self) -> int:
         text = f"{self.format} {self.station} {self.incarnation} {self.instance} {self.cluster}"
@@ -195,6 +214,8 @@ class Store:
         """The configuration that ``persist`` writes: the one that this station was in an instance under last."""
         self.present: Ran | None = None
         """The present one."""
+        self.stand: Stand | None = None
+        """As in ``Remembered``."""
         self.written = 0
         """Durable writes so far."""
 
@@ -222,7 +243,7 @@ class Store:
         On failure the previous state stays on disk, or the new one if only the folder could not be synced, and the temporary file
         is removed if possible. A caller that continued after a failure would send numbers that may be forgotten.
         """
-        data = Record(self._cluster, self._station, incarnation, instance, ran=self.ran).encode()
+        data = Record(self._cluster, self._station, incarnation, instance, ran=self.ran, stand=self.stand).encode()
         temporary = self._folder / (STATE_NAME + ".tmp")
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -264,9 +285,14 @@ class Store:
             self.ran = self.present
             self.persist(*self._numbers)
 
+    def keep(self, stand: Stand) -> None:
+        """The configuration that was taken over, or the mark, is durable when this returns. Raises StoreError."""
+        self.stand = stand
+        self.persist(*self._numbers)
+
     def forget_ran(self) -> None:
-        """The next start may be under any configuration. Raises StoreError."""
-        self.ran = None
+        """The next start may be under any configuration, by the file. Raises StoreError."""
+        self.ran = self.stand = None
         self.persist(*self._numbers)
 
     def forget_key(self) -> None:
@@ -357,8 +383,8 @@ class Store:
         incarnation, instance = record.incarnation, record.instance
         if not (0 < incarnation < INCARNATION_MAX and 0 <= instance <= INSTANCE_MAX):
             return self._made_up("the state file holds numbers out of range")
-        self._numbers, self.ran = (incarnation, instance), record.ran
-        return Remembered(incarnation, instance, None, record.ran)
+        self._numbers, self.ran, self.stand = (incarnation, instance), record.ran, record.stand
+        return Remembered(incarnation, instance, None, record.ran, record.stand)
 
     def _made_up(self, why: str) -> Remembered:
         return Remembered(fresh_incarnation(0 if why is FIRST_START else LOST_AHEAD_S), 0, why)

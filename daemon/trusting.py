@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from ..proto.engine import Engine
 from ..proto.envelope import ENCRYPTED, ENVELOPE, Envelope, Hello, Suite
 from ..proto.errors import UsageError
-from ..proto.opening import AGE_TIE_MS
+from ..proto.ownnumber import AGE_TIE_MS
 from ..proto.trust import (
     SESSION_FRAMES,
     SILENT_NS,

@@ -7,11 +7,10 @@ of arrival; then what has become decidable; then members that have sent BYE. Wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from .core import Control
-from .handover import Handover
 from .medium import MediumRules
 from .openpdu import decode_header
 from .outcomes import Outcome, Steps
@@ -26,12 +25,15 @@ _OPENINGS: Final = frozenset((int(Kind.OPEN), int(Kind.RCV)))
 class ControlPdus:
     """One per engine."""
 
-    def __init__(self, stations: int, parts: Parts, handover: Handover, medium: MediumRules) -> None:
+    def __init__(self, stations: int, parts: Parts, waits: Callable[[], bool], medium: MediumRules) -> None:
+        """waits: an agreed instance waits for the rest of the last one."""
         self._stations = stations
         self._core = parts.core
+        self.mailbox = parts.core
+        """Where control PDUs come from: before the first instance of another configuration, the last one's core."""
         self._opening = parts.opening
         self._membership = parts.membership
-        self._handover = handover
+        self._waits = waits
         self._medium = medium
         self._held: list[Control] = []
         """Wait while an agreed instance waits for the rest of the last one: they are about the next one."""
@@ -39,11 +41,11 @@ class ControlPdus:
     def take(self, now: int) -> Steps:
         """Take everything that has come since the last call. Each step must be followed up before the next one."""
         yield self._membership.on_votes(now, self._core.proposals())
-        waiting, self._held = [*self._held, *self._core.control()], []
+        waiting, self._held = [*self._held, *self.mailbox.control()], []
         for k, control in enumerate(waiting):
             if control.pdu[_KIND_AT] not in _OPENINGS:
                 yield self._opening.look(now)  # what the OPENs before it have led to goes first
-            if self._handover.agreed is not None:
+            if self._waits():
                 self._held = waiting[k:]
                 break
             yield self._route(now, control.pdu, control.mac)

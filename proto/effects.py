@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from .openpdu import Claim
+
 NOTICE_GAP_NS: Final = 10_000_000_000
 """The same notice is not repeated within this time."""
 
@@ -112,4 +114,26 @@ class Notice:
     message: str
 
 
-Effect: TypeAlias = Persist | Send | Opened | Changed | Closed | Blocked | Fenced | Refused | Notice
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """This station is about to say a proposal of this number under a configuration that is not decided: its mark is to be durable
+    before (``changing.Changing.accept``). A barrier, as ``Persist`` is."""
+
+    instance: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An OPEN of another station has come with a claim (``changing.Changing.hear``)."""
+
+    station: int
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """``Engine.core`` is another one from here on: the first instance of another configuration begins. The driver turns that one,
+    and sets anew what it has set at the core itself."""
+
+
+Effect: TypeAlias = Persist | Send | Opened | Changed | Closed | Blocked | Fenced | Refused | Notice | Accept | Told | Replaced

@@ -21,14 +21,14 @@ leaves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from .bus import BusRules
 from .control import ControlPdus
 from .core import Core, Medium, Status, add_checksum
-from .effects import Changed, Closed, Effect, Fenced, Opened
-from .engineconfig import EngineConfig, make_core, validate
+from .effects import Changed, Closed, Effect, Fenced, Opened, Replaced
+from .engineconfig import EngineConfig, make_core, make_quorum, validate
 from .errors import UsageError
 from .heartbeat import Heartbeat
 from .joining import Entry
@@ -36,7 +36,8 @@ from .medium import MediumRules
 from .membership import Membership
 from .openconfig import OpeningConfig
 from .opening import Opening
-from .openpdu import FRAME_MAX_MIN
+from .openpdu import FRAME_MAX_MIN, Claim
+from .openstate import State
 from .outcomes import InstanceOver, Outcome, Recovering, Steps, UsedUp
 from .parts import Parts
 from .probing import Probing
@@ -44,7 +45,6 @@ from .silence import Silence
 from .status import PeerReport, engine_state, engine_status, peer_reports
 from .switched import SwitchedRules
 from .timers import NEVER, Deadline, Timers
-from .votes import Quorum
 from .watch import Watch
 from .wire import Ordering, cluster_id, mtu_needed, view_hash
 
@@ -74,10 +74,25 @@ class Engine:
         Raises UsageError for a configuration that cannot be, MemoryError.
         """
         validate(config, incarnation, instance)
-        self.config = config
-        self.core = core = make_core(config)
-        self.quorum = Quorum(config.stations, config.quorum or config.stations // 2 + 1, config.required)
+        self.claim: Callable[[], Claim | None] = lambda: None
+        """What this station says of configurations (``changing.py``). The driver sets it."""
         self._timers = Timers(Deadline)
+        self._now = self.began_ns = 0
+        self.fenced = False
+        """Its order has diverged from another station's."""
+        self.last_instance = 0
+        """Number of the instance it was in last, 0: none."""
+        self.core = make_core(config)
+        self._frame_max = config.frame_max
+        self._build(config, self.core, incarnation, instance)
+        self._bringing = self._handover
+
+    def _build(self, config: EngineConfig, core: Core, incarnation: int, instance: int) -> None:
+        """The parts for a configuration. Until its first instance begins, ``core`` is not the one that is driven
+        (``reconfigure``)."""
+        self.config = config
+        self._next_core = core
+        self.quorum = make_quorum(config)
         self._heartbeat = Heartbeat(core, self._timers, config.heartbeat_ns)
         self.silence = Silence(
             fail_timeout_ns=config.fail_timeout_ns,
@@ -106,13 +121,8 @@ class Engine:
         )
         parts = Parts(core, self.quorum, self.opening, self.membership, self.silence, probing, self._timers)
         self.medium = medium(config, parts)
-        self._control = ControlPdus(config.stations, parts, self._handover, self.medium)
+        self._control = ControlPdus(config.stations, parts, lambda: self._bringing.agreed is not None, self.medium)
         self.watch = Watch(config, parts, self.medium)
-        self._now = self.began_ns = 0
-        self.fenced = False
-        """Its order has diverged from another station's."""
-        self.last_instance = 0
-        """Number of the instance it was in last, 0: none."""
 
     def _make_opening(self, incarnation: int, instance: int, *, returns: bool) -> Opening:
         config, membership = self.config, self.membership
@@ -130,16 +140,22 @@ class Engine:
                 returns=returns,
                 recent_ns=max(2 * config.open_window_ns, 3 * config.heartbeat_ns),
                 heeds_rivals=self.heeds_rivals,
+                number=config.number,
+                options=config.options,
+                vacant=frozenset(config.vacant),
+                joint=bool(config.both),
+                past_instance=self.last_instance,
             ),
             incarnation=incarnation,
             instance=instance,
             frame_max=config.frame_max,
             add_checksum=add_checksum,
-            reached=self._handover.reached,
-            bind=self._handover.bind,
+            reached=lambda: self._bringing.reached(),
+            bind=lambda past, pasts: self._bringing.bind(past, pasts),
             quorum=self.quorum,
             held=membership.held_incarnation,
             life_of=membership.last_incarnation,
+            claim=lambda: self.claim(),
         )
 
     # ---- inputs
@@ -167,14 +183,14 @@ class Engine:
         harmless."""
         now = self._tick(now)
         effects: list[Effect] = []
-        agreed = self._handover.agreed
+        agreed = self._bringing.agreed
         if agreed is not None:
             if self.core.flushed:
                 effects += self._begin(now, agreed)
                 effects += self._absorb(now, self._restarted(now))
             else:
                 effects += self._wait_for_rest(now)
-                if self._handover.agreed is not None:
+                if self._bringing.agreed is not None:
                     return effects  # control PDUs wait as well: they may be about the instance that is to begin
             status |= _CONTROL
         if status & _CONTROL:
@@ -230,10 +246,44 @@ class Engine:
         now = self._tick(now)
         if not self._heartbeat.is_leaving:
             self.opening.leave(now)
-            self._handover.end()
+            self._bringing.end()
             self.watch.stop()
             self._heartbeat.leave(now)
         return self._serve(now)
+
+    def reconfigure(self, now: int, config: EngineConfig, reason: str) -> list[Effect]:
+        """Go on under another configuration, decided or not (``config.both``): end the instance, if in one, and open or join one
+        of the other configuration. Its core takes the place of the present one when that begins (``Replaced``); until then the
+        present one receives, and keeps what the last instance has left. UsageError for a configuration that cannot be, and then
+        nothing has happened. On the medium of the present one."""
+        now = self._tick(now)
+        if self.opening.state is State.ENDED:
+            return []
+        validate(config, self.incarnation + 1, self.opening.highest)
+        core = make_core(config)
+        before, lives, stations = self.opening, self.membership.last_incarnation, self.config.stations
+        effects = self._absorb(now, before.hand_over(reason))
+        self.watch.end(now)
+        self._heartbeat.end()
+        self._build(config, core, before.incarnation + 1, before.highest)
+        for station in range(1, min(stations, config.stations) + 1):
+            self.membership.note_incarnation(station, lives(station))
+        self._control.mailbox = self.core
+        self.set_mac(before.mac)
+        self._set_frame_max(self._frame_max)
+        self.watch.start(now)
+        self.medium.verify(now)
+        return effects + self._absorb(now, self.opening.resume(now, before))
+
+    def settle(self) -> None:
+        """The configuration is decided: a quorum of the former one is not needed any more, and stations may be admitted."""
+        self.quorum.both = ()
+
+    def _set_frame_max(self, frame_max: int) -> None:
+        self._frame_max = frame_max
+        self.opening.frame_max = min(frame_max, self.config.frame_max)
+        for core in {self.core, self._next_core}:
+            core.set_frame_max(self.opening.frame_max)
 
     def set_frame_max(self, now: int, frame_max: int) -> list[Effect]:
         """The interface now carries PDUs of this size in bytes (its MTU); cut to the configuration's frame_max. The others learn
@@ -241,8 +291,7 @@ class Engine:
         now = self._tick(now)
         if frame_max < FRAME_MAX_MIN:
             raise UsageError(f"the interface carries {frame_max} bytes; at least {FRAME_MAX_MIN} are needed")
-        self.opening.frame_max = min(frame_max, self.config.frame_max)
-        self.core.set_frame_max(self.opening.frame_max)
+        self._set_frame_max(frame_max)
         return self._serve(now)
 
     def set_links_too_long(self, too_long: bool) -> None:
@@ -255,6 +304,11 @@ class Engine:
         self.medium.verify(self._now)
 
     # ---- reads
+    @property
+    def parts_core(self) -> Core:
+        """The core of the present configuration: ``core``, or the one that takes its place with the next instance."""
+        return self._next_core
+
     @property
     def incarnation(self) -> int:
         """The present one; grows when the instance ends."""
@@ -277,7 +331,7 @@ class Engine:
 
     def own_deadline_ns(self) -> int:
         """The same without the core's deadlines, for a driver whose data path looks at those itself. Moves only by an input."""
-        if self._handover.agreed is not None:  # nothing else is served until then
+        if self._bringing.agreed is not None:  # nothing else is served until then
             return self._timers.at_ns(Deadline.FLUSH)
         return min(self._timers.next_ns(), self.opening.next_deadline_ns(), self.medium.next_deadline_ns())
 
@@ -306,7 +360,7 @@ class Engine:
         for outcome in outcomes:
             match outcome:
                 case Opened():
-                    if self._handover.agree(now, outcome, self.opening.pasts, self.opening.past):
+                    if self._bringing.agree(now, outcome, self.opening.pasts, self.opening.past):
                         out += self._begin(now, outcome)
                         begun = True
                 case Closed():
@@ -333,28 +387,39 @@ class Engine:
     def _begin(self, now: int, opened: Opened) -> list[Effect]:
         """The agreed instance starts, in the core as well."""
         view = view_hash(opened.instance, opened.incarnations)
+        replaced = self._replace_core()
         self._handover.begin(view, opened.instance, opened=True)
         self.core.open(now, opened.instance, view, opened.incarnations, opened.frame_max)
         self.membership.begin(now, opened.instance, opened.incarnations, issued=self.opening.issued)
         self.medium.begin([index for index, incarnation in enumerate(opened.incarnations) if incarnation])
-        return [opened, *self._enter_open(now)]
+        return [*replaced, opened, *self._enter_open(now)]
+
+    def _replace_core(self) -> list[Effect]:
+        """The first instance of another configuration begins: what the last one has left is delivered, or will never be."""
+        if self.core is self._next_core:
+            return []
+        self._bringing.end()
+        self.core, self._bringing = self._next_core, self._handover
+        self._control.mailbox = self.core
+        return [Replaced()]
 
     def _wait_for_rest(self, now: int) -> list[Effect]:
         """The driver has not taken all of the last instance. There may be no memory for it."""
         if self.core.starves:
-            self._handover.postpone(now + self.config.probe_interval_ns)
+            self._bringing.postpone(now + self.config.probe_interval_ns)
         return self._absorb(now, self.watch.starvation.judge(now))
 
     def _join(self, now: int, entry: Entry) -> list[Effect]:
         """The members of a running instance have admitted this station."""
         frame_max = min(entry.frame_max, self.opening.frame_max)
         view = view_hash(entry.instance, entry.incarnations)
+        replaced = self._replace_core()
         self.core.join(now, entry.instance, view, entry.starts, entry.place_clock, entry.place_station - 1, frame_max)
         effects = self.opening.admitted(now, entry.instance)
         self._handover.begin(view, entry.instance, opened=False)
         self.membership.begin(now, entry.instance, entry.incarnations, joined=True, issued=self.opening.issued)
         self.core.heartbeat(now)
-        return [*effects, Opened(entry.instance, entry.incarnations, frame_max, True), *self._enter_open(now)]
+        return [*effects, *replaced, Opened(entry.instance, entry.incarnations, frame_max, True), *self._enter_open(now)]
 
     def _enter_open(self, now: int) -> list[Effect]:
         self.fenced = False
@@ -371,8 +436,8 @@ class Engine:
 
     def _close(self, now: int, closed: Closed) -> None:
         """The instance has ended for this station."""
-        self._handover.end(expelled=closed.expelled)
-        self.membership.end(self.core.proposals())
+        self._bringing.end(expelled=closed.expelled)
+        self.membership.end(self._next_core.proposals())
         self.core.close()
         self.medium.end()
         self.watch.end(now)

@@ -8,6 +8,7 @@ from typing import Final
 from .core import Core, Medium
 from .errors import UsageError
 from .openpdu import FRAME_MAX_MIN, INCARNATION_MAX, INSTANCE_MAX
+from .votes import Quorum
 from .wire import MESSAGE_MAX, STATIONS_MAX, cluster_id
 
 MS: Final = 1_000_000
@@ -85,6 +86,16 @@ class EngineConfig:
     """Stations an instance needs at least; 0: the majority of the schema."""
     required: tuple[int, ...] = ()
     """Stations it cannot be without; with some, ``quorum`` may be less than the majority."""
+    number: int = 0
+    """Of the configuration (``changing.py``); it is in the fingerprint if it is not 0."""
+    options: bytes = b""
+    """What others are told of the configuration (``Claim.options``)."""
+    vacant: tuple[int, ...] = ()
+    """Numbers up to n that no station has."""
+    both: tuple[Quorum, ...] = ()
+    """A quorum by each of these, of the present configuration and of the former one, is needed instead: it is not decided."""
+    outside: bool = False
+    """This station is not of the roster."""
     medium: int = Medium.SWITCHED
     """``Medium``: how the segment orders frames."""
     direct_from: int = 0
@@ -128,8 +139,9 @@ def validate(config: EngineConfig, incarnation: int, instance: int) -> None:
     within("direct_from", config.direct_from, 0, STATIONS_MAX)
     for station in config.required:
         within("required station", station, 1, config.stations)
-    if config.quorum and not config.required and config.quorum <= config.stations // 2:
-        raise UsageError(f"a quorum of {config.quorum} of {config.stations} needs required stations: else there may be two")
+    roster = config.stations - len(config.vacant)
+    if config.quorum and not config.required and config.quorum <= roster // 2 and not config.both:
+        raise UsageError(f"a quorum of {config.quorum} of {roster} needs required stations: else there may be two")
     within("medium", config.medium, Medium.SWITCHED, Medium.BUS)
     within("incarnation", incarnation, 1, INCARNATION_MAX)
     within("instance", instance, 0, INSTANCE_MAX)
@@ -142,6 +154,12 @@ def validate(config: EngineConfig, incarnation: int, instance: int) -> None:
             within(field.name, getattr(config, field.name), 0 if field.default == 0 else 1, 2**62)
     if config.heartbeat_ns >= config.fail_timeout_ns:
         raise UsageError("heartbeat_ns must be shorter than fail_timeout_ns")
+
+
+def make_quorum(config: EngineConfig) -> Quorum:
+    """As configured: by default the majority of the roster."""
+    needed = config.quorum or (config.stations - len(config.vacant)) // 2 + 1
+    return Quorum(config.stations, needed, config.required, frozenset(config.vacant), config.both, config.outside)
 
 
 def make_core(config: EngineConfig, pair: tuple[int, int] = (0, 0)) -> Core:

@@ -2,7 +2,21 @@
 
 Each OPEN brings its sender's past: the last view that had reached level preack there, and how many PDUs after it. A station that
 starts the agreed instance first delivers the former one up to the furthest of these pasts whose view it knows (why that loses
-no message: ``opening.py``). The driver may need several turns to take that rest. The new instance waits for it (``agreed``).
+no message: below). The driver may need several turns to take that rest. The new instance waits for it (``agreed``).
+
+No message is lost between instances: with each member a proposal names the last view its process had delivered at preack and how
+much after it, which is final, since it has left that instance. A station that starts the proposal first delivers the former
+instance up to the furthest of these whose view it knows. Every member of that view holds all of it, and all stations that come
+from there deliver the same:
+
+- identical proposals have the same content, however late they are started;
+- a station that has issued P brings to every other proposal what it knows from P of how far others have delivered, since they may
+  have started P;
+- a member may have started P, ended it, and bring it as its past to a later P', while another one, which has issued P too, has
+  not learnt of the start. As soon as the latter learns of that past, from any station, and before it can issue P' or start it, it
+  starts P after all (``test_flush_*``);
+- likewise with a view that the members had agreed on by votes, all of which another one has without having known that they were
+  enough: it applies the view after all (the engine does).
 
 What ``reached`` means on the wire depends on the medium: ``switched.py`` and ``bus.py`` each have a subclass. Sans-I/O.
 """

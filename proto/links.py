@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -182,8 +182,7 @@ class Judge:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self._heard_ns = int(HEARD_HEARTBEATS * config.heartbeat_ns)
-        self._apart_ns = int(APART_HEARTBEATS * config.heartbeat_ns)
+        self.on_heartbeat(config.heartbeat_ns)
         self._heard: dict[int, Sequence[int]] = {}
         """By link: when each station, by index, was heard last; 0 never."""
         self._said: dict[tuple[int, int], tuple[int, Said]] = {}
@@ -212,6 +211,12 @@ class Judge:
         self._to_say: set[int] = set(config.links)
 
     # ---- inputs
+
+    def on_heartbeat(self, heartbeat_ns: int) -> None:
+        """The cluster's heartbeat is this from now on."""
+        self.config = replace(self.config, heartbeat_ns=heartbeat_ns)
+        self._heard_ns = int(HEARD_HEARTBEATS * heartbeat_ns)
+        self._apart_ns = int(APART_HEARTBEATS * heartbeat_ns)
 
     def on_links(self, now: int, station: int, link: int, said: Said) -> None:
         """LINKS of a station has come on a link. ``step`` draws the conclusions."""

@@ -33,5 +33,15 @@ class OpeningConfig:
     """Own frames come back: the medium is a bus."""
     recent_ns: int = 0
     """Time for which a report of another configuration counts; 0: two windows."""
+    number: int = 0
+    """Of the configuration."""
+    vacant: frozenset[int] = frozenset()
+    """Numbers that no station has."""
+    options: bytes = b""
+    """Of the configuration, as claims have them."""
+    joint: bool = False
+    """The configuration is not decided: what is proposed is to be durable as a mark before (rule V3)."""
+    past_instance: int = 0
+    """Instances up to it are of earlier configurations."""
     heeds_rivals: bool = True
     """False breaks rule 9, on purpose."""

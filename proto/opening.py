@@ -11,19 +11,7 @@ re-opens a cluster of which too few members are left.
 ``issued.py``, the record of what this station has proposed, explains why two stations cannot start different instances.
 ``sending.py`` decides what is sent and when; ``settling.py`` what to propose instead of a set that finds no agreement.
 
-No message is lost between instances: with each member a proposal names the last view its process had delivered at preack and how
-much after it, which is final, since it has left that instance. A station that starts the proposal first delivers the former
-instance up to the furthest of these whose view it knows. Every member of that view holds all of it, and all stations that come
-from there deliver the same:
-
-- identical proposals have the same content, however late they are started;
-- a station that has issued P brings to every other proposal what it knows from P of how far others have delivered, since they may
-  have started P;
-- a member may have started P, ended it, and bring it as its past to a later P', while another one, which has issued P too, has
-  not learnt of the start. As soon as the latter learns of that past, from any station, and before it can issue P' or start it, it
-  starts P after all (``test_flush_*``);
-- likewise with a view that the members had agreed on by votes, all of which another one has without having known that they were
-  enough: it applies the view after all (the engine does).
+No message is lost between instances: ``handover.py`` says why.
 
 Our deviations from the printed opening, each with its test in tests/proto/test_opening.py:
 
@@ -44,7 +32,8 @@ from typing import Final
 
 from .asking import Asking
 from .belief import Belief, Lives
-from .effects import Closed, Effect, Opened, Refused, Send
+from .claims import Claims
+from .effects import Accept, Closed, Effect, Opened, Send, Told
 from .errors import InvariantError
 from .issued import Issued
 from .notices import Notices
@@ -52,6 +41,7 @@ from .openconfig import OpeningConfig, Timer
 from .openpdu import (
     INSTANCE_MAX,
     NO_PAST,
+    Claim,
     Members,
     OpenPdu,
     OpenProposal,
@@ -63,6 +53,7 @@ from .openpdu import (
 )
 from .openstate import MOVES, Cause, State
 from .outcomes import Outcome, Recovering, UsedUp
+from .ownnumber import OwnNumber
 from .pace import FOLLOW_WINDOWS, Arrivals, Pace
 from .rivals import Rival, Rivals
 from .sending import Sender
@@ -76,13 +67,14 @@ INSTANCES_AHEAD: Final = 7
 """So many more instance numbers are made durable than needed, so that most changes of membership wait for no disk."""
 PATIENCE_WINDOWS: Final = 4
 """Number of windows after which a proposal counts as failed: a member hears no other station, or not all of them."""
-AGE_TIE_MS: Final = 1000
-"""Two daemons whose ages differ by less are ranked by their boot numbers."""
 
 
-class Opening:
+class Opening(OwnNumber):
     """The agreement at one station. Inputs return effects in order; the caller enters and leaves the instance in the core on
     ``Opened`` and ``Closed``. Nothing a peer sends raises."""
+
+    barred = False
+    """It may propose nothing and ask nothing: the configuration is changing (rule V1 of ``changing.py``)."""
 
     def __init__(
         self,
@@ -97,14 +89,17 @@ class Opening:
         quorum: Callable[[Iterable[int]], bool] | None = None,
         held: Callable[[int], int] = lambda station: 0,
         life_of: Callable[[int], int] = lambda station: 0,
+        claim: Callable[[], Claim | None] = lambda: None,
     ) -> None:
         """incarnation: the present one. instance: the highest number stored. frame_max: largest PDU the interface takes, bytes.
         reached: asked when an instance ends: the final position of its order at level preack here; None: it is not reliable.
         bind: what this station brings instead, once it has issued a proposal with these pasts (``handover.Handover.bind``).
         quorum: whether these stations may form an instance. Any two sets for which it is true share a station; by default all n.
         held: incarnation of a member of the present instance, 0 if it is none. life_of: the highest incarnation of a station that
-        was ever a member."""
+        was ever a member. claim: what this station says of configurations (``changing.py``)."""
         self._config = config
+        self.claim = claim
+        self._claims = Claims(config, claim, self._believe)
         self._reached = reached
         self._bind = bind
         self._held = held
@@ -140,6 +135,7 @@ class Opening:
         """Reported numbers that were not believed, or not yet."""
         self.malformed = 0
         """OPENs dropped: not sensible though their checksum was right."""
+        self._notices, self._numbers, self._lives = Notices(), Belief(), Lives()
         self._timers = Timers(Timer)
         self._sender = Sender(config, self._timers, self, instance=instance, life_of=life_of, add_checksum=add_checksum)
         self._heard: dict[int, Heard] = {}
@@ -147,15 +143,33 @@ class Opening:
         self._issued = Issued(config.station, config.stations, self._heard)
         self._floor = instance  # numbers up to it may have been used in a way that this incarnation does not know
         self._next_incarnation = 0  # to be taken when the listening is over
-        self._notices = Notices()
-        self._numbers = Belief()
-        self._lives = Lives()
 
     # ---- inputs
     def start(self, now: int) -> list[Effect]:
         """Begin to listen. The first effect makes this incarnation durable."""
         self._sender.began_ns = now
         return self._enter_listening(now)
+
+    def hand_over(self, reason: str) -> list[Effect]:
+        """Another ``Opening`` takes over (``resume``): end the instance, if in one, and take no further part."""
+        closed: list[Effect] = []
+        if self.state is State.STARTED:
+            closed = [Closed(self.current, reason, self._config.station)]
+        self._forget_issued()
+        self._leave_instance()
+        return closed
+
+    def resume(self, now: int, before: Opening) -> list[Effect]:
+        """Go on in another configuration where ``before`` has ended its instance, if it was in one: with a new incarnation, and
+        what it brings. It need not listen again, unless it was listening."""
+        self._sender.began_ns, self.past, self.mac = before._sender.began_ns, before.past, before.mac
+        self.state = State.LISTENING if before.state is State.LISTENING else State.PROPOSING
+        return self._enter_listening(now) if self.state is State.LISTENING else self._enter_proposing(now)
+
+    @property
+    def past_instance(self) -> int:
+        """Instances up to this one are of earlier configurations."""
+        return self._config.past_instance
 
     def on_pdu(self, now: int, data: bytes, mac: bytes) -> list[Outcome]:
         """A control PDU (its checksum is right): OPEN, RCV, or one that does not belong to the instance."""
@@ -173,6 +187,8 @@ class Opening:
             return []
         if pdu.src == self._config.station:
             return [*self._on_own_number(now, pdu, mac)]
+        if pdu.fingerprint != self._config.fingerprint and self._claims.is_change(pdu):
+            return [*self._tell_claim(now, pdu), *self._sender.answer(now)]
         if pdu.fingerprint != self._config.fingerprint:
             told = self._notices.give(
                 now,
@@ -183,7 +199,17 @@ class Opening:
             )
             rival = Rival(pdu.src, self._config.stations, pdu.fingerprint, pdu.host, mac, pdu.started, now)
             return [*told, *self._on_rival(now, rival)]
-        return self._on_open(now, pdu, mac)
+        return [*self._tell_claim(now, pdu), *self._on_open(now, pdu, mac)]
+
+    def _tell_claim(self, now: int, pdu: OpenPdu) -> list[Effect]:
+        """What it says of configurations; the numbers that it knows are durable before."""
+        if pdu.claim is None or not self._claims.counts(now, pdu):
+            return []
+        return [*self._sender.make_durable(), Told(pdu.src, pdu.claim)]
+
+    def _believe(self, now: int, number: int) -> bool:
+        self.highest = max(self.highest, self._believed(now, number))
+        return self.highest >= number
 
     def on_other_schema(self, now: int, data: bytes, mac: bytes) -> list[Effect]:
         """A PDU of this cluster's name with another number of stations (its checksum is right): an OPEN, or a PDU with an
@@ -193,8 +219,12 @@ class Opening:
             return []
         src, n = header["src"], header["stations"]
         if header["kind"] not in (Kind.OPEN, Kind.RCV):
+            if header["instance"] <= self._config.past_instance:  # of the last configuration: it may not know the present one
+                return self._sender.answer(now)
             rival = Rival(src, n, None, "", mac, bool(header["instance"]), now)
         elif (pdu := decode_open(data, n)) is not None:
+            if self._claims.is_change(pdu):
+                return [*self._tell_claim(now, pdu), *self._sender.answer(now)]
             rival = Rival(src, n, pdu.fingerprint, pdu.host, mac, pdu.started, now)
         else:
             self.malformed += 1
@@ -315,7 +345,7 @@ class Opening:
         return self._sender.answer(now) if now - self._inquired[1] < self.pace.window_ns else None
 
     def _alive(self, now: int) -> bool:
-        return self.asking.worth_it(now, self.pace.window_ns)
+        return not self.barred and self.asking.worth_it(now, self.pace.window_ns)
 
     def note_clock(self, clock: int) -> list[Effect]:
         """An instance's clock starts at its number << 32. One that runs beyond 2**32 PDUs uses up the numbers after its own:
@@ -360,7 +390,7 @@ class Opening:
         return tuple(
             (station, "silent" if station in self._heard else "never seen")
             for station in range(1, self._config.stations + 1)
-            if station not in present
+            if station not in present and station not in self._config.vacant
         )
 
     def host_of(self, station: int) -> str | None:
@@ -449,39 +479,10 @@ class Opening:
         self._next_incarnation = take
         return effects + self._move(now, Cause.OUTDATED)
 
-    def _on_own_number(self, now: int, pdu: OpenPdu, mac: bytes) -> list[Effect]:
-        """An OPEN with this station's own number."""
-        if pdu.boot == self._config.boot:
-            self.returned = True
-            if self._config.returns:
-                return []
-            return self._notices.give(now, "loop", 0, f"own frames come back from the segment (last from {mac_text(mac)})")
-        if self.mac and mac == self.mac:
-            return []  # sent by this host before the daemon was restarted
-        both = f"station number {self._config.station} is used twice: by {self._who()} and by {pdu.host} ({mac_text(mac)})"
-        if self._yields_to(now, pdu):
-            closed = [Closed(self.current, both, self._config.station)] if self.instance else []
-            self._move(now, Cause.DISPLACED)
-            return [*closed, Refused(f"{both}; the other one was here first, this one stops")]
-        return self._sender.answer(now) + self._notices.give(
-            now, "duplicate", self._config.station, f"{both}; the other one is told to stop"
-        )
-
     def _believes(self, now: int, station: int, known: int, life: int) -> bool:
         believed = self._lives.believes(now, station, known, life)
         self.unbelieved += not believed
         return believed
-
-    def _yields_to(self, now: int, pdu: OpenPdu) -> bool:
-        """The one in an instance stays, then the older one; at nearly the same age the one with the smaller boot number."""
-        if pdu.started or self.instance is not None:
-            own = self.current
-            other = pdu.proposal.instance if pdu.started and pdu.proposal else 0
-            return other > own
-        older_ms = self._sender.age_ms(now) - pdu.age_ms
-        if abs(older_ms) < AGE_TIE_MS:
-            return pdu.boot < self._config.boot
-        return older_ms < 0
 
     def _on_stranger(self, now: int, header: dict[str, int], mac: bytes) -> list[Effect]:
         """Any other PDU that does not belong to the instance: an OPEN tells its sender the state."""
@@ -543,7 +544,7 @@ class Opening:
             return []
         if self._quorum_since_ns is None:
             self._quorum_since_ns = now
-        if len(members) < self._config.stations and now < self._complete_by_ns(self._quorum_since_ns):
+        if len(members) < self._config.stations - len(self._config.vacant) and now < self._complete_by_ns(self._quorum_since_ns):
             return []
         own_number = latest.instance if latest else self._floor
         if self.pace.crowded:
@@ -564,7 +565,7 @@ class Opening:
 
     def _may_form(self, stations: Iterable[int]) -> bool:
         """May these form an instance? Where own frames come back, one must have been seen first: it shows the medium."""
-        return (self.returned or not self._config.returns) and self._quorum(stations)
+        return not self.barred and (self.returned or not self._config.returns) and self._quorum(stations)
 
     def _complete_by_ns(self, quorum_since_ns: int) -> int:
         """Until then a set that lacks some station is not proposed: the others may come yet."""
@@ -601,7 +602,8 @@ class Opening:
         self._ready_ns = None
         self.highest = max(self.highest, proposal.instance)
         self.past = self._bind(self.past, proposal.pasts)
-        effects = self._sender.send(now)
+        marked: list[Effect] = [Accept(proposal.instance)] if self._config.joint else []
+        effects = marked + self._sender.send(now)
         return effects + (self._agree(now, proposal) if self._issued.is_complete(proposal) else [])
 
     def _agree(self, now: int, proposal: OpenProposal) -> list[Effect]:
@@ -693,7 +695,3 @@ class Opening:
     def is_recovering(self, now: int) -> bool:
         """It asks a running instance to admit it."""
         return self.state is State.PROPOSING and self._alive(now)
-
-    def _who(self) -> str:
-        """This station, human-readable."""
-        return f"{self._config.host_name or 'this host'} ({mac_text(self.mac)})"

@@ -11,7 +11,19 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from .errors import invariant
-from .wire import HEADER, MEMBER, OPEN, OPEN_NAME_MAX, VERSION, Kind, Layout, OpenFlag, payload_offset
+from .wire import (
+    CONFIGURATION,
+    CONFIGURATION_MAX,
+    HEADER,
+    MEMBER,
+    OPEN,
+    OPEN_NAME_MAX,
+    VERSION,
+    Kind,
+    Layout,
+    OpenFlag,
+    payload_offset,
+)
 
 INCARNATION_MAX: Final = 2**32 - 2**16 - 1
 """Largest incarnation accepted from a station: later ones must still fit into the field."""
@@ -92,6 +104,23 @@ class OpenProposal(NamedTuple):
         return next((incarnation for member, incarnation in self.members if member == station), 0)
 
 
+class Claim(NamedTuple):
+    """What a station says of configurations (``changing.py``). Options are opaque here."""
+
+    number: int
+    """Of its configuration."""
+    options: bytes
+    ballot: int = 0
+    """At which the next configuration, ``number`` + 1, was proposed, as far as the station knows; 0: none is."""
+    proposed: bytes = b""
+    """Its options."""
+    kept: int = 0
+    """An instance under ``number`` in which something has reached level preack; 0: none is known that matters."""
+
+
+NO_CLAIM: Final = Claim(0, b"")
+
+
 @dataclass(frozen=True, slots=True)
 class OpenPdu:
     """A sensible OPEN PDU; ``proposal`` is None before the sender has issued one."""
@@ -112,6 +141,8 @@ class OpenPdu:
     """``proposal`` is none: its members are the sender, and a station whose highest incarnation it reports."""
     recovering: bool = False
     """RCV: it asks a running instance to admit it. It proposes nothing then."""
+    claim: Claim | None = None
+    """None: configurations have never changed, as far as it knows."""
 
 
 def pack(layout: Layout, **values: int) -> bytes:
@@ -140,13 +171,15 @@ def encode_open(pdu: OpenPdu, *, cluster: int, stations: int, checksum: Callable
         age_ms=min(pdu.age_ms, 2**32 - 1),
         boot=pdu.boot,
         members=len(members),
-        oflags=(OpenFlag.STARTED if pdu.started else 0) | (OpenFlag.OUTDATED if pdu.outdated else 0),
+        oflags=(OpenFlag.STARTED if pdu.started else 0)
+        | (OpenFlag.OUTDATED if pdu.outdated else 0)
+        | (OpenFlag.CONFIGURED if pdu.claim else 0),
         name_length=len(name),
     )
     for station, incarnation in members:
         past, reached = pasts.get(station, NO_PAST)
         payload += pack(MEMBER, station=station, member_incarnation=incarnation, past=past, reached=reached)
-    payload += name
+    payload += name + (_encode_claim(pdu.claim) if pdu.claim else b"")
     header = pack(
         HEADER,
         cluster=cluster,
@@ -181,13 +214,15 @@ def decode_open(data: bytes, stations: int) -> OpenPdu | None:
     at += OPEN.size
     if fields["members"] > stations or fields["name_length"] > OPEN_NAME_MAX:
         return None
-    if at + fields["members"] * MEMBER.size + fields["name_length"] != end:
+    name_at = at + fields["members"] * MEMBER.size
+    name_end = name_at + fields["name_length"]
+    claim = _decode_claim(data[name_end:end]) if fields["oflags"] & OpenFlag.CONFIGURED else None
+    if (claim is None and name_end != end) or (claim is None and fields["oflags"] & OpenFlag.CONFIGURED):
         return None
     listed = _decode_members(data[at : at + fields["members"] * MEMBER.size], stations)
     if listed is None or not 1 <= header["incarnation"] <= INCARNATION_MAX:
         return None
     members, pasts = listed
-    at += fields["members"] * MEMBER.size
     if not fields["proposal"] <= fields["highest"] <= INSTANCE_MAX:
         return None
     started = bool(fields["oflags"] & OpenFlag.STARTED)
@@ -210,11 +245,37 @@ def decode_open(data: bytes, stations: int) -> OpenPdu | None:
         age_ms=fields["age_ms"],
         boot=fields["boot"],
         started=started,
-        host=printable(data[at:end].decode(errors="replace")),
+        host=printable(data[name_at:name_end].decode(errors="replace")),
         past=next((Past(past, reached) for station, past, reached in pasts if station == header["src"]), NO_PAST),
         outdated=bool(fields["oflags"] & OpenFlag.OUTDATED),
         recovering=header["kind"] == Kind.RCV,
+        claim=claim,
     )
+
+
+def _encode_claim(claim: Claim) -> bytes:
+    head = pack(
+        CONFIGURATION,
+        number=claim.number,
+        kept=claim.kept,
+        ballot=claim.ballot,
+        options_length=len(claim.options),
+        proposed_length=len(claim.proposed),
+    )
+    return head + claim.options + claim.proposed
+
+
+def _decode_claim(data: bytes) -> Claim | None:
+    """Total: None for what is no claim that fills ``data``."""
+    if len(data) < CONFIGURATION.size:
+        return None
+    head = unpack(CONFIGURATION, data, 0)
+    options, end = CONFIGURATION.size, CONFIGURATION.size + head["options_length"]
+    if max(head["options_length"], head["proposed_length"]) > CONFIGURATION_MAX or end + head["proposed_length"] != len(data):
+        return None
+    if bool(head["ballot"]) != bool(head["proposed_length"]) or not head["options_length"] or head["kept"] > INSTANCE_MAX:
+        return None
+    return Claim(head["number"], data[options:end], head["ballot"], data[end:], head["kept"])
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from .effects import Effect, Persist, Send
 from .openconfig import OpeningConfig, Timer
-from .openpdu import INSTANCE_MAX, OpenPdu, OpenProposal, Past, encode_open
+from .openpdu import INSTANCE_MAX, Claim, OpenPdu, OpenProposal, Past, encode_open
 from .openstate import State
 from .pace import Pace
 from .timers import NEVER, Timers
@@ -40,6 +40,9 @@ class Speaker(Protocol):
 
     def is_recovering(self, now: int) -> bool:
         """It asks a running instance to admit it."""
+
+    def claim(self) -> Claim | None:
+        """What it says of configurations."""
 
 
 class Sender:
@@ -110,6 +113,7 @@ class Sender:
             host=self._config.host_name,
             past=speaker.past,
             recovering=recovering,
+            claim=speaker.claim(),
         )
         data = encode_open(pdu, cluster=self._config.cluster_id, stations=self._config.stations, checksum=self._add_checksum)
         return [*self.make_durable(), Send(data)]

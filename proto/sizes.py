@@ -206,9 +206,18 @@ class Sizes:
         self._check_at = 0
         self._suspected = False
         self._holes: list[Hole] = []
-        self._answer_rest = ANSWER_REST_NS * max(1, -(-config.stations // 8))
+        self._answer_rest = _answer_rest(config.stations)
 
     # ---- inputs
+
+    def on_stations(self, stations: int, needed: int) -> None:
+        """Numbers of stations are up to this now, and frames need so much. What is known of stations that are left stays."""
+        self.config = replace(self.config, stations=stations, needed=needed)
+        self._answer_rest = _answer_rest(stations)
+        for way in self.ways.values():
+            for rows in (way.proven, way.heard, way.since, way.woken, way.answers):
+                for station in [k for k in rows if k > stations]:
+                    del rows[station]
 
     def on_interface(self, now: int, link: int, mtu: int) -> None:
         """A link has been opened on an interface of this MTU; 0: it is closed, and keeps what it was known for."""
@@ -494,3 +503,7 @@ class Sizes:
         if station in way.proven or not any(station in other.proven for other in self.ways.values()):
             return True
         return station in way.heard and now - way.since[station] >= GRACE_NS
+
+
+def _answer_rest(stations: int) -> int:
+    return ANSWER_REST_NS * max(1, -(-stations // 8))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def engine_status(engine: Engine, at: int) -> dict[str, Any]:
     """JSON-able. at: monotonic nanoseconds, not before the engine's last input."""
     core, n = engine.core, engine.config.stations
-    peers = [core.peer(index) for index in range(n)]
+    peers = [engine.parts_core.peer(index) for index in range(n)]
     own = peers[core.index]
     fence = core.fence() if engine.fenced else None
     position, digest = core.digest()
@@ -86,7 +86,7 @@ def _membership_status(engine: Engine, now: int) -> dict[str, Any]:
         if station == engine.config.station:
             states[str(station)] = {str(k): state.name for k, state in membership.peer_states.items()}
             continue
-        peer = engine.core.peer(station - 1)
+        peer = engine.parts_core.peer(station - 1)
         row = None
         if engine.instance and peer.instance and station in membership.members:
             row = {str(k): letter_of(peer.state >> (k - 1) & 1, peer.trans >> (k - 1) & 1) for k in range(1, n + 1)}
@@ -144,7 +144,7 @@ def peer_reports(engine: Engine, now: int) -> list[PeerReport]:
 
 
 def _peer_report(engine: Engine, now: int, index: int) -> PeerReport:
-    peer, station, is_self = engine.core.peer(index), index + 1, index == engine.core.index
+    peer, station, is_self = engine.parts_core.peer(index), index + 1, index == engine.core.index
     state = engine.membership.peer_states.get(station)
     return PeerReport(
         station=station,

@@ -95,7 +95,7 @@ class SwitchedRules(MediumRules):
         """A member of some instance was heard while this station is in none: ask to join, start if the members have admitted it.
         ``state``: STATE bitmap of the CONFIRM. An instance without quorum admits no station."""
         outcomes: list[Outcome] = []
-        if self._opening.state is State.ENDED:
+        if self._opening.state is State.ENDED or instance <= self._opening.past_instance:
             return outcomes
         if instance >= self._opening.highest:
             # Durable before it asks: once admitted it must not keep the others waiting for its disk.
@@ -120,7 +120,9 @@ class SwitchedRules(MediumRules):
 
     # ---- stations that come and go
     def recover(self, now: int, asking: Recovering) -> Sequence[Outcome]:
-        """The members vote on it."""
+        """The members vote on it. While the configuration is not decided, not yet (rule V3 of ``changing.py``)."""
+        if self._quorum.both:
+            return ()
         return self._membership.on_recovering(now, asking.station, asking.incarnation, asking.frame_max)
 
     def on_bye(self, now: int, station: int) -> Sequence[Outcome]:

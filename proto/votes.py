@@ -48,7 +48,7 @@ class Cast(NamedTuple):
     """Bitmap: the removals that its station proposes for another reason than silence."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Quorum:
     """Which sets of stations may form an instance. Any two that may share a station."""
 
@@ -57,9 +57,19 @@ class Quorum:
     """So many at least."""
     required: tuple[int, ...] = ()
     """All of these."""
+    vacant: frozenset[int] = frozenset()
+    """Numbers that no station has: they do not count."""
+    both: tuple[Quorum, ...] = ()
+    """A quorum of each of these is needed instead: the configuration is not decided (rule V3 of ``changing.py``)."""
+    outside: bool = False
+    """This station is not of the roster: no set will do (V6)."""
 
     def __call__(self, stations: Iterable[int]) -> bool:
-        found = set(stations)
+        if self.outside:
+            return False
+        found = {k for k in stations if k <= self.stations and k not in self.vacant}
+        if self.both:
+            return all(quorum(found) for quorum in self.both)
         return len(found) >= self.needed and found.issuperset(self.required)
 
 

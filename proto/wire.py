@@ -351,9 +351,33 @@ class OpenFlag(IntFlag):
     OUTDATED = 0x02
     """No proposal: the members are the sender, and a station that asks to join with an incarnation that is not new; its
     highest one is listed."""
+    CONFIGURED = 0x04
+    """A configuration header follows the host name, then the options and the proposed options that it counts. In a cluster
+    whose configuration has been changed while it ran, or is being changed."""
 
 
-LAYOUTS: Final = (HEADER, MESSAGE, FRAGMENT, CONFIRM, NAK, RANGE, OPEN, MEMBER, PROPOSAL, CHANGE, RESET, VIEW)
+CONFIGURATION: Final = Layout(
+    "configuration",
+    (
+        Field("number", 4, "of the sender's configuration; 0: that of the files"),
+        Field(
+            "kept",
+            4,
+            "an instance under it in which something has reached preack, after the ballots that the sender has seen; 0: none",
+        ),
+        Field(
+            "ballot",
+            8,
+            "place in the order, or number of a proposal * 2^32, at which the next configuration is proposed; 0: none is",
+        ),
+        Field("options_length", 2, "bytes of its options"),
+        Field("proposed_length", 2, "bytes of the options of the next one"),
+    ),
+    "At the end of an OPEN with open flag CONFIGURED (docs/changing.md). Options: JSON objects in UTF-8.",
+)
+CONFIGURATION_MAX: Final = 512
+"""Bytes of the options of one configuration at most."""
+LAYOUTS: Final = (HEADER, MESSAGE, FRAGMENT, CONFIRM, NAK, RANGE, OPEN, MEMBER, PROPOSAL, CHANGE, RESET, VIEW, CONFIGURATION)
 
 PAYLOAD: Final[dict[Kind, tuple[Layout, ...]]] = {
     Kind.DATA: (MESSAGE, FRAGMENT),

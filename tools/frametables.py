@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from ..proto import envelope, links, wire
+from ..proto.configmessages import CONFIG_CHANGE
 from ..proto.peerstate import MOVES, Cause, PeerState
 from ..proto.service.keys import KEY_CHANGE
 
@@ -70,6 +71,7 @@ _FLAG_HELP: Final = {
     "FRAGMENT": "a fragment header follows the message header",
     "LAST": "this fragment completes its message; here is the message's position in the order",
     "OUTDATED": "no proposal: lists the highest incarnation of a station that asks to join with one that is not new",
+    "CONFIGURED": "a configuration header follows the host name, with the options that it counts",
     "STARTED": "the sender has started the instance it names; nothing later can have been agreed without it",
 }
 
@@ -198,7 +200,8 @@ def blocks() -> dict[str, str]:
         "moves-diagram": _diagram(),
     }
     return out | {
-        layout.name: _layout(layout) for layout in (*wire.LAYOUTS, *envelope.LAYOUTS, links.LINKS, links.REPORT, KEY_CHANGE)
+        layout.name: _layout(layout)
+        for layout in (*wire.LAYOUTS, *envelope.LAYOUTS, links.LINKS, links.REPORT, KEY_CHANGE, CONFIG_CHANGE)
     }
 
 

@@ -23,9 +23,11 @@ PAGES: Final = (
     "multicast.md",
     "links.md",
     "access.md",
+    "changing.md",
 )
 BROKEN: Final = (
     "tests/sim/broken.py",
+    "tests/sim/broken_changing.py",
     "tests/sim/broken_transfer.py",
     "tests/sim/broken_seven.py",
     "tests/sim/broken_database.py",

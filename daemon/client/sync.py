@@ -346,6 +346,17 @@ class SyncConnection(BaseConnection):
         arguments: dict[str, str | bool] = {"key": key} if step == "add" else {"id": key, "without_absent": without_absent}
         return self._admin("changing keys", timeout, "key", step=step, **arguments)
 
+    def cluster(self, step: str, *, timeout: Seconds = DEFAULT, **arguments: int | str) -> dict[str, Any]:
+        """As an operator, ``show`` the configuration of the cluster, or propose to ``set`` an ``option`` to a ``value`` (text),
+        to ``add`` or ``remove`` a ``station`` (``absent``: although it is not heard). Returns the answer; its ``message`` is a
+        human-readable line. A change has been proposed, not made: ``number`` is that of the configuration that it would make.
+        Raises NotPermitted, Refused."""
+        with self._alone:
+            answer: dict[str, Any] = self._answer(
+                self._protocol.admin("cluster", step=step, **arguments), timeout, "changing the cluster"
+            )
+            return answer
+
     def leave_cluster(self, timeout: Seconds = DEFAULT) -> str:
         """As an operator, have this station leave: its daemon announces that and ends. Returns a human-readable line. Raises
         NotPermitted."""

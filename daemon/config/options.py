@@ -95,6 +95,11 @@ class ClusterOptions:
         help="stations that every instance must have; with quorum = 1 and one of them, two stations work with that one alone",
         reason="a cluster of two has no majority without both; one of them can be given the casting vote",
     )  # fmt: skip
+    vacant_stations: tuple[int, ...] = option(
+        (), low=0, high=STATIONS_MAX, check=check_stations, note="station numbers",
+        help="numbers up to stations that no station has: they count for no quorum",
+        reason="a station was taken away (zenjun cluster remove) that had not the highest number",
+    )  # fmt: skip
     security: str = option(
         "auto", low=1, high=16, choices=("auto", "authenticate", "encrypt"),
         help="with a key of 64 hexadecimal digits: \"authenticate\", every frame proves who sends it now (also \"auto\"); "
@@ -232,6 +237,11 @@ class ClusterOptions:
     def window(self) -> int:
         """W in frames, with 0 resolved: clamp(1000 / n², 16, 256)."""
         return self.window_frames or max(16, min(256, 1000 // (self.stations * self.stations)))
+
+    @property
+    def roster(self) -> frozenset[int]:
+        """Numbers of the stations that may be members."""
+        return frozenset(range(1, self.stations + 1)) - set(self.vacant_stations)
 
     @property
     def group_mac(self) -> bytes:
@@ -641,10 +651,14 @@ class Config:
         del values["security"]  # it comes with the key: what is sent without one stays as it was
         if not self.cluster.quorum_timeout_ms:  # as with stations that do not know the option
             del values["quorum_timeout_ms"]
+        if not values.pop("vacant_stations"):  # what a cluster without one sends stays as it was
+            vacant = ""
+        else:
+            vacant = f"vacant_stations={','.join(map(str, sorted(self.cluster.vacant_stations)))}\n"
         values["window_frames"] = self.cluster.window
         values["required_stations"] = ",".join(map(str, sorted(self.cluster.required_stations)))
         values["group_address"] = self.cluster.group_address.lower()
-        return "".join(f"{name}={value}\n" for name, value in sorted(values.items())) + self.links.text
+        return "".join(f"{name}={value}\n" for name, value in sorted(values.items())) + vacant + self.links.text
 
     def agreed_with(self, key_mark: str) -> dict[str, str]:
         """What the fingerprint covers, by name."""

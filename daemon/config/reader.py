@@ -153,18 +153,28 @@ def _links(source: Source, config: Config) -> Iterator[Problem]:
 def _together(source: Source, config: Config) -> Iterator[Problem]:
     """What only shows when several options are looked at together."""
     c, s = config.cluster, config.station
-    if s.id > c.stations:
-        yield Problem(source.line("station", "id"), f"station.id is {s.id}: expected 1..{c.stations} (cluster.stations)")
-    for k in c.required_stations:
-        if k > c.stations:
-            line = source.line("cluster", "required_stations")
-            yield Problem(line, f"cluster.required_stations names station {k}: expected 1..{c.stations} (cluster.stations)")
-    if c.quorum > c.stations or (0 < c.quorum <= c.stations // 2 and not c.required_stations):
-        low = 1 if c.required_stations else c.stations // 2 + 1
+    for name in ("required_stations", "vacant_stations"):
+        for k in getattr(c, name):
+            if k > c.stations:
+                yield Problem(
+                    source.line("cluster", name), f"cluster.{name} names station {k}: expected 1..{c.stations} (cluster.stations)"
+                )
+    for k in sorted(set(c.required_stations) & set(c.vacant_stations)):
+        line = source.line("cluster", "required_stations")
+        yield Problem(line, f"cluster.required_stations names station {k}, and so does cluster.vacant_stations")
+    count = len(c.roster)
+    if not count:
+        yield Problem(source.line("cluster", "vacant_stations"), "cluster.vacant_stations leaves no station")
+    if c.quorum > count or (0 < c.quorum <= count // 2 and not c.required_stations):
+        low = 1 if c.required_stations else count // 2 + 1
         why = "of two parts of the cluster only one may go on; name required_stations for less"
+        yield Problem(source.line("cluster", "quorum"), f"cluster.quorum is {c.quorum}: expected 0 or {low}..{count} ({why})")
+    if c.vacant_stations and c.medium == "bus":
         yield Problem(
-            source.line("cluster", "quorum"), f"cluster.quorum is {c.quorum}: expected 0 or {low}..{c.stations} ({why})"
+            source.line("cluster", "vacant_stations"), 'cluster.vacant_stations: there are none where cluster.medium = "bus"'
         )
+    if s.id > c.stations and c.medium == "bus":
+        yield Problem(source.line("station", "id"), f"station.id is {s.id}: expected 1..{c.stations} (cluster.stations)")
     yield from _links(source, config)
     yield from _seven(source, config)
     yield from _zoned(source, config)

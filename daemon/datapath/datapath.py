@@ -281,6 +281,7 @@ class DataPath:
         config.stations, config.frame_max = stations, frame_max
         _set_guard(config, key, sealing)
         self._core = core
+        self._former_core: CorePointers | None = None
         out = ffi.new("struct dp **")
         api = ffi.cast("struct zj_api *", core.api_pointer)
         _check(lib.dp_create(config, api, ffi.cast("struct zj_core *", core.handle_pointer), out))
@@ -575,6 +576,11 @@ class DataPath:
             return False
         _check(code)
         return True
+
+    def set_core(self, core: CorePointers, stations: int) -> None:
+        """Between two instances: turn this core, of so many stations, from now on; then ``reset``."""
+        lib.dp_core(self._dp, ffi.cast("struct zj_core *", core.handle_pointer), stations)
+        self._core, self._former_core = core, self._core  # what is held back may be the former one's until ``reset``
 
     # ---- cores of two stations, and what is sent by them
 

@@ -221,6 +221,9 @@ int dp_client_info(const struct dp *d, uint32_t slot, struct dp_client_info *out
 void dp_counters(struct dp *d, struct dp_counters *out); /* the kernel's drops up to now included */
 uint64_t dp_memory(const struct dp *d);
 
+/* Between two instances: this core, of so many stations, takes the place of the present one, which exists until dp_reset. */
+void dp_core(struct dp *d, struct zj_core *core, uint32_t stations);
+
 /* ---- cores of two stations ---- */
 /* Frames with flag PAIR of this station (1..n) go to this core, which must exist until it is replaced (NULL: none). Its timers run in
  * dp_turn; messages that it has accepted, and others offered to it, are Python's. */

@@ -89,6 +89,17 @@ void dp_destroy(struct dp *d)
     free(d);
 }
 
+void dp_core(struct dp *d, struct zj_core *core, uint32_t stations)
+{
+    d->core = d->links.above.core = core;
+    if (stations != d->pieces.stations) { /* what was not whole is asked for again */
+        pieces_free(&d->pieces);
+        memset(d->pieces.set, 0, sizeof d->pieces.set);
+        d->pieces.stations = stations;
+    }
+    d->again = d->api->asked_again(core); /* of another core's PDUs nothing is known */
+}
+
 int dp_fd(const struct dp *d) { return d->epoll; }
 
 void dp_counters(struct dp *d, struct dp_counters *out)

@@ -94,8 +94,13 @@ static int payload_fits(const struct pdu *p, uint32_t stations)
         if (size < ZJW_SIZEOF_OPEN)
             return 0;
         uint32_t members = b[ZJW_OPEN_MEMBERS], name = get16(b + ZJW_OPEN_NAME_LENGTH);
-        return members <= stations && name <= ZJW_OPEN_NAME_MAX &&
-               size == ZJW_SIZEOF_OPEN + members * ZJW_SIZEOF_MEMBER + name;
+        uint32_t fixed = ZJW_SIZEOF_OPEN + members * ZJW_SIZEOF_MEMBER + name;
+        if (b[ZJW_OPEN_OFLAGS] & ZJW_OFLAG_CONFIGURED && members <= stations && size >= fixed + ZJW_SIZEOF_CONFIGURATION) {
+            const uint8_t *told = b + fixed;
+            fixed += ZJW_SIZEOF_CONFIGURATION + get16(told + ZJW_CONFIGURATION_OPTIONS_LENGTH) +
+                     get16(told + ZJW_CONFIGURATION_PROPOSED_LENGTH);
+        }
+        return members <= stations && name <= ZJW_OPEN_NAME_MAX && size == fixed;
     }
     default:
         return 0;

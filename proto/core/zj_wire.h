@@ -45,6 +45,7 @@
 
 #define ZJW_OFLAG_STARTED 1u
 #define ZJW_OFLAG_OUTDATED 2u
+#define ZJW_OFLAG_CONFIGURED 4u
 
 #define ZJW_ORDERING_TOTAL 0u
 #define ZJW_ORDERING_FIFO 1u
@@ -146,5 +147,13 @@
 #define ZJW_VIEW_OPERATIONAL 8u /* u64: bitmap, bit j - 1: station j is a member */
 #define ZJW_VIEW_JOINED 16u /* u64: bitmap: it was no member before */
 #define ZJW_VIEW_LEFT 24u /* u64: bitmap: it was before, in this or another incarnation */
+
+/* At the end of an OPEN with open flag CONFIGURED (docs/changing.md). Options: JSON objects in UTF-8. */
+#define ZJW_SIZEOF_CONFIGURATION 20u
+#define ZJW_CONFIGURATION_NUMBER 0u /* u32: of the sender's configuration; 0: that of the files */
+#define ZJW_CONFIGURATION_KEPT 4u /* u32: an instance under it in which something has reached preack, after the ballots that the sender has seen; 0: none */
+#define ZJW_CONFIGURATION_BALLOT 8u /* u64: place in the order, or number of a proposal * 2^32, at which the next configuration is proposed; 0: none is */
+#define ZJW_CONFIGURATION_OPTIONS_LENGTH 16u /* u16: bytes of its options */
+#define ZJW_CONFIGURATION_PROPOSED_LENGTH 18u /* u16: bytes of the options of the next one */
 
 #endif

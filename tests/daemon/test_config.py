@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zenjun.daemon import config as config_module
 from zenjun.daemon.config import FILE_BYTES_MAX, MIB, OPTIONS, SECTIONS, Config, ConfigError, example, load, parse
+from zenjun.daemon.config.adopted import changed, options_of, with_options, with_station, without_station
 from zenjun.daemon.config.options import Nanoseconds
+from zenjun.proto.errors import UsageError
 
 GOOD = '[cluster]\nname = "c"\nstations = 3\n[station]\nid = 2\ninterface = "eth0"\n'
 
@@ -92,7 +94,9 @@ def test_case_11_station_id() -> None:
     assert wrong(GOOD.replace("id = 2", "id = 0")) == [(5, "station.id is 0: expected an integer 1..64")]
     assert wrong(GOOD.replace("id = 2", "id = -378690683")) == [(5, "station.id is -378690683: expected an integer 1..64")]
     assert wrong(GOOD.replace("id = 2", "id = 65")) == [(5, "station.id is 65: expected an integer 1..64")]
-    assert wrong(GOOD.replace("id = 2", "id = 4")) == [(5, "station.id is 4: expected 1..3 (cluster.stations)")]
+    assert parse(GOOD.replace("id = 2", "id = 4")).station.id not in parse(GOOD).cluster.roster, "it waits until it is added"
+    bus = put('medium = "bus"').replace("id = 2", "id = 4")
+    assert wrong(bus) == [(6, "station.id is 4: expected 1..3 (cluster.stations)")]
     assert wrong(GOOD.replace("id = 2", "id = 2\nid = 3")) == [(6, "id is given a second time")]
     assert wrong(GOOD.replace("id = 2", "id = true")) == [(5, "station.id is true: expected an integer 1..64")]
 
@@ -267,7 +271,11 @@ def test_fingerprint_covers_scope_cluster_only() -> None:
     assert parse(put("window_frames = 111")).fingerprint == base.fingerprint, "the automatic value written out is the same"
     assert parse(put('group_address = "03:5A:4A:00:00:01"')).fingerprint == base.fingerprint
     names = {f.name for f in dataclasses.fields(SECTIONS["cluster"])}
-    assert {line.split("=")[0] for line in base.cluster_text.splitlines()} == names - {"security", "quorum_timeout_ms"}
+    assert {line.split("=")[0] for line in base.cluster_text.splitlines()} == names - {
+        "security",
+        "quorum_timeout_ms",
+        "vacant_stations",
+    }
     early = parse(put("quorum_timeout_ms = 400"))
     assert early.fingerprint != base.fingerprint, "what stations that do not know the option send is what it is without it"
 
@@ -377,3 +385,19 @@ def test_other_mistakes_with_rights() -> None:
     assert "at most 64" in wrong(GOOD + '[[access]]\ngroups = "x"\n' * 65)[0][1]
     assert "true or false" in wrong(GOOD + "[clients]\nclosed = 1\n")[0][1]
     assert "names no user" in wrong(put('operators = ["wheel"]', "station"))[0][1]
+
+
+def test_a_station_that_is_required_is_not_removed() -> None:
+    """Nor may one be required that is not there: the cluster could never open again."""
+    file = parse(GOOD)
+    options = changed(file, options_of(file.cluster), required_stations=(3,))
+    with pytest.raises(UsageError, match="station 3 is required: zenjun cluster set required_stations first"):
+        without_station(file, options, 3)
+    less = without_station(file, options, 1)
+    assert with_options(file, less).cluster.roster == {2, 3} and with_options(file, less).cluster.vacant_stations == (1,)
+    for required in ((1,), (4,)):
+        with pytest.raises(UsageError, match=f"required_stations names station {required[0]}"):
+            changed(file, less, required_stations=required)
+    assert with_options(file, with_station(file, less, 5)).cluster.roster == {2, 3, 5}
+    with pytest.raises(UsageError, match=r"quorum is 3: expected 0 or 1\.\.2"):
+        changed(file, less, quorum=3)

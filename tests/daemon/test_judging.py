@@ -72,7 +72,9 @@ def made() -> tuple[Judging, Path, list[str]]:
     logger = logging.Logger("judging", logging.DEBUG)
     logger.addHandler(cast(logging.Handler, SimpleNamespace(level=0, handle=lambda record: lines.append(record.getMessage()))))
     path = Path()
-    engine: Any = SimpleNamespace(instance=1, membership=SimpleNamespace(members=(1, 2)))
+    engine: Any = SimpleNamespace(
+        instance=1, membership=SimpleNamespace(members=(1, 2)), config=SimpleNamespace(stations=2, heartbeat_ns=100_000_000)
+    )
     judging = Judging(parse(TEXT), engine=cast(Engine, engine), dp=cast(DataPath, path), journal=Journal(logger))
     links: Any = [SimpleNamespace(number=1, is_open=True), SimpleNamespace(number=2, is_open=True)]
     judging.links = cast(Links, links)

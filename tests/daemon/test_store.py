@@ -16,10 +16,21 @@ from pathlib import Path
 
 import pytest
 from zenjun.daemon import store as store_module
-from zenjun.daemon.__main__ import Failure, check_ran
+from zenjun.daemon.__main__ import Failure, check_key, check_ran, make_engine
 from zenjun.daemon.config import load
+from zenjun.daemon.config.adopted import options_of
 from zenjun.daemon.observe import Journal
-from zenjun.daemon.store import INCARNATION_MAX, OTHER_CONFIGURATION, STATE_NAME, Ran, Store, StoreError, fresh_incarnation
+from zenjun.daemon.store import (
+    INCARNATION_MAX,
+    OTHER_CONFIGURATION,
+    STATE_NAME,
+    Ran,
+    Remembered,
+    Store,
+    StoreError,
+    fresh_incarnation,
+)
+from zenjun.proto.changing import Stand
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -391,7 +402,7 @@ def test_only_another_quorum_keeps_a_station_from_starting(
     before = Ran(7, {**config.agreed_with(""), option: value})
     journal = Journal(logging.getLogger("test_store"))
     if starts:
-        assert check_ran(config, before, "", journal).options == config.agreed_with("")
+        check_ran(config, before, "", journal)
         assert f"{option} was {value} and is" in caplog.text and {r.name for r in caplog.records} == {"test_store"}
     else:
         with pytest.raises(Failure, match=f"{option} was {value} and is .*--adopt 00000007"):
@@ -405,7 +416,10 @@ def test_no_start_without_the_key_that_was_there(tmp_path: Path) -> None:
     config = load(file)
     before = Ran(7, {**config.agreed_with(""), "key": "ab"})
     with pytest.raises(Failure, match=r"with a key last \(ab\), and has none now.*zenjun key forget"):
-        check_ran(config, before, "", Journal(logging.getLogger("test_store")))
+        check_key(config, before, "")
+    changed = Remembered(1, 1, None, before, Stand(1, options_of(config.cluster)))  # nor when the file's options do not count
+    with pytest.raises(Failure, match=r"with a key last \(ab\), and has none now.*zenjun key forget"):
+        make_engine(config, changed, make(tmp_path), 1400, "", Journal(logging.getLogger("test_store")))
 
 
 @pytest.mark.parametrize("kind", ["conflict", "options", "stations"])

@@ -267,3 +267,22 @@ def test_who_is_alone_looks_for_nothing() -> None:
     scene.members = (1, 2)
     scene.step(MS)
     assert not scene.machine.is_settled
+
+
+def test_stations_that_are_added_are_looked_for_and_those_that_are_taken_away_forgotten() -> None:
+    """The configuration of a running cluster changes: what is proven stays so, and links go on."""
+    scene = Scene()
+    scene.run(3_000 * MS)
+    proven = scene.machine.limit.size
+    assert scene.machine.limit.why is Why.INTERFACE and proven == 9000
+    scene.machine.on_stations(5, 576)
+    assert scene.machine.limit.size == proven
+    scene.members = (1, 2, 3, 4, 5)
+    scene.passes |= {(1, 4): 9000, (1, 5): 1500}
+    scene.run(3_000 * MS)
+    assert (scene.machine.limit.size, scene.machine.limit.station) == (1500, 5)
+    scene.machine.on_stations(4, 576)
+    scene.members = (1, 2, 3, 4)
+    del scene.passes[1, 5]
+    scene.run(3_000 * MS)
+    assert scene.machine.limit.size == 9000 and 5 not in scene.machine.ways[1].heard

@@ -24,6 +24,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "corosync": Entry("corosync", "corosync", "Run corosync's programs on zenjun: enable, status, check."),
     "leave": Entry("operate", "leave", "Let this station leave the cluster; its daemon ends."),
     "expel": Entry("operate", "expel", "Remove a station from the cluster."),
+    "cluster": Entry("cluster", "cluster", "Options and roster of the cluster: show, set, add, remove."),
     "key": Entry("key", "key", "Keys of the cluster: make, add, list, rotate, retire."),
     "config": Entry("config", "config", "Check a configuration file, or print an example."),
     "lab": Entry("lab", "lab", "Run a test network on this machine."),

@@ -53,6 +53,9 @@ def check(file: Path | None, as_json: bool) -> int:
             f"on {', '.join(c.interfaces.values())}; "
             f"fingerprint {c.fingerprint:08x}"
         )
+        if c.station.id not in c.cluster.roster:
+            text = f"Station {c.station.id} is not in the roster of this file: it waits until it is added"
+            click.echo(f"{text} (zenjun cluster add).")
     return OK
 
 

@@ -20,7 +20,7 @@ HEXADECIMAL: Final = frozenset(
 """Fields that are names or bitmaps rather than quantities (``FIELD`` or ``FIELD.LAYOUT``)."""
 ENUMS: Final[dict[str, type[IntEnum]]] = {"kind": wire.Kind, "type": wire.MessageType}
 FLAGS: Final[dict[str, type[IntFlag]]] = {"flags": wire.Flag, "mflags": wire.MessageFlag, "oflags": wire.OpenFlag}
-ON_WIRE: Final = tuple(layout for layout in wire.LAYOUTS if layout is not wire.VIEW)
+ON_WIRE: Final = tuple(layout for layout in wire.LAYOUTS if layout not in (wire.VIEW, wire.CONFIGURATION))
 
 EXTRA: Final[dict[str, str]] = {
     "zenjun.ack": "next expected from each station, in the order of their numbers",

@@ -77,8 +77,13 @@ static int payload_fits(const struct zp_pdu *p)
         if (p->length < ZJW_SIZEOF_OPEN)
             return 0;
         uint32_t members = b[ZJW_OPEN_MEMBERS], name = be16(b + ZJW_OPEN_NAME_LENGTH);
-        return members <= p->n && name <= ZJW_OPEN_NAME_MAX &&
-               p->length == ZJW_SIZEOF_OPEN + members * ZJW_SIZEOF_MEMBER + name;
+        uint32_t fixed = ZJW_SIZEOF_OPEN + members * ZJW_SIZEOF_MEMBER + name;
+        if (b[ZJW_OPEN_OFLAGS] & ZJW_OFLAG_CONFIGURED && members <= p->n && p->length >= fixed + ZJW_SIZEOF_CONFIGURATION) {
+            const uint8_t *told = b + fixed;
+            fixed += ZJW_SIZEOF_CONFIGURATION + be16(told + ZJW_CONFIGURATION_OPTIONS_LENGTH) +
+                     be16(told + ZJW_CONFIGURATION_PROPOSED_LENGTH);
+        }
+        return members <= p->n && name <= ZJW_OPEN_NAME_MAX && p->length == fixed;
     }
     default:
         return 0;

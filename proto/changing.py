@@ -1,0 +1,369 @@
+"""Which configuration a station runs under, and how a running cluster goes over to the next one (docs/adr/0032).
+
+A configuration is a number and options, which are opaque here. The way from number c to c + 1 is one decree of Paxos: acceptors
+are the stations of c, a ballot is a place in the total order, or the number of a proposal to open (<< 32). What an acceptor has
+accepted is its *mark*, durable before anybody else learns of it. From then on the station counts for no quorum of c (``joint``,
+and the driver runs it under the marked configuration) until it learns that the attempt was given up.
+
+Rules, by their names in the page: V1 ``_on_change``, ``_on_prepared``, ``on_view``; V2 ``_commit``; V3 ``accept``, ``begun``,
+``_on_commit``; V4 ``_keep``, ``hear``; V5 ``hear``; V6 is the driver's (``Quorum.outside``).
+
+The driver passes in what the order says once it has reached level preack, and the claims of OPENs; it applies the effects in
+order. Sans-I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from .configmessages import ConfigMessage, Say
+from .errors import UsageError
+from .openpdu import Claim
+from .wire import CONFIGURATION_MAX
+
+KEEP_GAP_NS: Final = 500_000_000
+"""A member says KEEP so often at most."""
+LEAN_NS: Final = 3_000_000_000
+"""Time for which a mark that another station has told counts here; the own one stays."""
+NUMBER_MAX: Final = 2**32 - 1
+
+
+class Stand(NamedTuple):
+    """What a station has durable."""
+
+    number: int
+    options: bytes
+    """Of its configuration."""
+    ballot: int = 0
+    proposed: bytes = b""
+    """Its mark: the options of ``number`` + 1; empty: it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Make this durable before anything that follows, and before any frame leaves."""
+
+    stand: Stand
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send this in the order."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Take no messages of programs (``yes``), or take them again."""
+
+    yes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Leave the instance, if in one, and go on under these options. ``former``: a quorum of these is needed, too (V3); None: it
+    is not."""
+
+    number: int
+    options: bytes
+    former: bytes | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The configuration that the station runs under is decided: a quorum of the former one is not needed any more, and stations
+    that it does not list take no part any more."""
+
+    number: int
+    options: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """For the journal. ``outcome``: of an attempt of a member, for who has asked for it; None: it is about something else."""
+
+    text: str
+    warning: bool = False
+    outcome: bool | None = None
+
+
+Effect: TypeAlias = Keep | Tell | Hold | Adopt | Settled | Said
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """Under way in the instance."""
+
+    ballot: int
+    options: bytes
+    prepared: set[int]
+    asked: int
+
+
+class Changing:
+    """One station's."""
+
+    def __init__(
+        self,
+        station: int,
+        stand: Stand,
+        *,
+        newcomer: bool = False,
+        unfit: Callable[[bytes], str] = lambda options: "",
+    ) -> None:
+        """newcomer: it has never been in an instance of this cluster, so that its file says nothing of the others' configuration.
+        unfit: why these options cannot be those of the next configuration; empty: they can."""
+        self.station = station
+        self.stand = stand
+        self._newcomer = newcomer
+        self._unfit = unfit
+        self.kept = 0
+        """As in ``Claim``."""
+        self.members: frozenset[int] = frozenset()
+        """Of the instance; empty: this station is in none."""
+        self.instance = 0
+        self._attempt: _Attempt | None = None
+        # ballot, options, former: the mark of the highest ballot that is known, and when another station has told it
+        self._best: tuple[int, bytes, bytes] | None = None
+        self._told_ns = 0
+        if stand.ballot:
+            self._best = (stand.ballot, stand.proposed, stand.options)
+        self._kept_ns = -KEEP_GAP_NS
+        self.changes = 0
+        """Configurations that were taken over."""
+
+    # ---- what the station runs under
+    @property
+    def joint(self) -> bytes | None:
+        """Options of the configuration of which a quorum is needed as well; None: of none."""
+        return self._best[2] if self._best is not None and not self._attempt else None
+
+    @property
+    def options(self) -> bytes:
+        """Of the configuration that it runs under."""
+        return self._best[1] if self._best is not None and not self._attempt else self.stand.options
+
+    @property
+    def number(self) -> int:
+        """Of that."""
+        return self.stand.number + (self.joint is not None)
+
+    @property
+    def under_way(self) -> bool:
+        """A change is under way in this instance."""
+        return self._attempt is not None
+
+    def claim(self, always: bool = False) -> Claim | None:
+        """What its OPENs say; nothing where configurations have never changed, unless ``always``."""
+        stand = self.stand
+        if not stand.number and not self.kept and not stand.ballot and not always:
+            return None
+        if self._attempt is not None:  # it may be given up yet
+            return Claim(stand.number, stand.options, 0, b"", self.kept)
+        return Claim(stand.number, stand.options, stand.ballot, stand.proposed, self.kept)
+
+    # ---- what an operator asks for
+    def propose(self, options: bytes) -> bytes:
+        """The message that proposes these options. Raises UsageError."""
+        if not self.members:
+            raise UsageError("this station is in no instance: a configuration changes in the order of one")
+        if self._attempt is not None or self.joint is not None:
+            raise UsageError(f"configuration {self.stand.number + 1} is under way: one change at a time")
+        if options == self.stand.options:
+            raise UsageError("that would change nothing")
+        if len(options) > CONFIGURATION_MAX:
+            raise UsageError(f"the options that are not at their defaults take {len(options)} bytes; at most {CONFIGURATION_MAX}")
+        if self.stand.number >= NUMBER_MAX:
+            raise UsageError("the numbers of configurations are used up")
+        if why := self._unfit(options):
+            raise UsageError(why)
+        return ConfigMessage(Say.CHANGE, self.stand.number + 1, 0, options).packed()
+
+    # ---- instances
+    def begun(self, instance: int, members: Iterable[int]) -> list[Effect]:
+        """An instance has begun here."""
+        self.instance, self.members, self._attempt = instance, frozenset(members), None
+        self._newcomer = False
+        return self._say_commit()
+
+    def ended(self) -> list[Effect]:
+        """The instance has ended here. Whoever has made a mark goes forward with it."""
+        self.members, attempt = frozenset(), self._attempt
+        if attempt is None:
+            return []
+        self._attempt = None
+        effects: list[Effect] = [Hold(False)]
+        if self.stand.ballot == attempt.ballot:
+            self._best = (attempt.ballot, attempt.options, self.stand.options)
+            effects.append(self._adopt("the instance ended while the configuration was changing"))
+        return effects
+
+    def accept(self, instance: int) -> list[Effect]:
+        """V3: this station is about to say a proposal of this number, under ``joint``. Its mark takes that ballot."""
+        best = self._best
+        if best is None or self.joint is None:
+            return []
+        self._best = (instance << 32, best[1], best[2])
+        number = self.stand.number
+        return self._make(Stand(number, best[2], instance << 32, best[1]))
+
+    # ---- what the order says, at level preack
+    def on_message(self, now: int, clock: int, source: int, data: bytes) -> list[Effect]:
+        """clock: of the message's place. Nothing if it is none of these, or of another configuration."""
+        said = ConfigMessage.read(data)
+        if said is None or not self.members:
+            return []
+        if said.say is Say.KEEP:
+            return self._on_keep(said.number)
+        if said.number != self.stand.number + 1:
+            return []
+        match said.say:
+            case Say.CHANGE:
+                return self._on_change(clock, source, said.rest)
+            case Say.PREPARED:
+                return self._on_prepared(source, said.ballot)
+            case Say.UNABLE:
+                return self._on_unable(source, said)
+            case Say.COMMIT:
+                return self._on_commit()
+            case _:
+                return []
+
+    def on_view(self, instance: int, members: Iterable[int]) -> list[Effect]:
+        """Members have come or gone at this place. An attempt that is under way ends here, at every member (V1)."""
+        self.instance, self.members = instance, frozenset(members)
+        if self._attempt is not None:
+            self.kept = max(self.kept, instance)
+            return self._give_up("members have come or gone meanwhile")
+        return self._say_commit()
+
+    def _on_change(self, clock: int, source: int, options: bytes) -> list[Effect]:
+        if self._attempt is not None or self.joint is not None:
+            return [Said(f"station {source} asks for another change while one is under way: refused", outcome=False)]
+        self._attempt = _Attempt(clock, options, set(), source)
+        number = self.stand.number + 1
+        if why := self._unfit(options):
+            told = ConfigMessage(Say.UNABLE, number, clock, why.encode()[:CONFIGURATION_MAX])
+            return [Hold(True), Tell(told.packed())]
+        marked = self._make(self.stand._replace(ballot=clock, proposed=options))
+        return [Hold(True), *marked, Tell(ConfigMessage(Say.PREPARED, number, clock).packed())]
+
+    def _on_prepared(self, source: int, ballot: int) -> list[Effect]:
+        attempt = self._attempt
+        if attempt is None or attempt.ballot != ballot:
+            return []
+        attempt.prepared.add(source)
+        return self._commit(attempt) if attempt.prepared >= self.members else []
+
+    def _commit(self, attempt: _Attempt) -> list[Effect]:
+        """V2: all members have the mark, and all know it that live."""
+        text = f"configuration {self.stand.number + 1} is in force, as station {attempt.asked} asked"
+        return [*self._take_over(self.stand.number + 1, attempt.options), Said(text, outcome=True), self._adopt(text)]
+
+    def _on_unable(self, source: int, said: ConfigMessage) -> list[Effect]:
+        if self._attempt is None or self._attempt.ballot != said.ballot:
+            return []
+        return self._give_up(f"station {source}: {said.rest.decode(errors='replace')}")
+
+    def _give_up(self, why: str) -> list[Effect]:
+        self._attempt = self._best = None
+        text = f"configuration {self.stand.number + 1} is given up: {why}"
+        return [*self._make(self.stand._replace(ballot=0, proposed=b"")), Hold(False), Said(text, warning=True, outcome=False)]
+
+    def _say_commit(self) -> list[Effect]:
+        """V3: the lowest member, and the next one if it is gone."""
+        if self.joint is None or not self.members or self.station != min(self.members):
+            return []
+        return [Tell(ConfigMessage(Say.COMMIT, self.stand.number + 1).packed())]
+
+    def _on_commit(self) -> list[Effect]:
+        """V3: all members have started this instance, with their marks."""
+        if self.joint is None or self._best is None:
+            return []
+        number, options = self.stand.number + 1, self._best[1]
+        text = f"configuration {number} is in force: a quorum of the former one has opened under it"
+        return [*self._take_over(number, options), Said(text, outcome=True), Settled(number, options, text)]
+
+    def _on_keep(self, number: int) -> list[Effect]:
+        if number == self.stand.number and self.joint is None:
+            self.kept = max(self.kept, self.instance)
+        return []
+
+    # ---- what OPENs say
+    def hear(self, now: int, claim: Claim) -> list[Effect]:
+        """An OPEN has come with this claim."""
+        if claim.number > self.stand.number:
+            return self._hear_later(claim)
+        if claim.number < self.stand.number or not (self._newcomer or claim.options == self.stand.options):
+            return []
+        if self.members:
+            return self._keep(now, claim.ballot)
+        before = self._best
+        if claim.ballot and (before is None or claim.ballot >= before[0]) and not self._unfit(claim.proposed):
+            self._best = (claim.ballot, claim.proposed, claim.options)
+            self._told_ns = now
+        self.kept = max(self.kept, claim.kept)
+        if self._best is not None and self.kept << 32 > self._best[0]:
+            self._best = None
+        if (before and before[1:]) == (self._best and self._best[1:]):
+            return []
+        if self._best is None:
+            text = f"configuration {self.stand.number + 1} was given up: this station goes back to {self.stand.number}"
+            return [*self._make(self.stand._replace(ballot=0, proposed=b"")), self._adopt(text)]
+        return [self._adopt(f"configuration {self.stand.number + 1} has been proposed, and perhaps decided")]
+
+    def on_time(self, now: int) -> list[Effect]:
+        """From time to time: the mark of a station that is not heard any more counts for nothing here, unless it is an own
+        one."""
+        if self._best is None or self._attempt is not None or self.members or now - self._told_ns < LEAN_NS:
+            return []
+        own = (self.stand.ballot, self.stand.proposed, self.stand.options) if self.stand.ballot else None
+        before, self._best = self._best, own
+        if own is not None and before[1:] == own[1:]:
+            return []
+        return [self._adopt("the station that had another configuration proposed is not heard any more")]
+
+    def _hear_later(self, claim: Claim) -> list[Effect]:
+        """V5."""
+        if self.members and (claim.number, claim.options) != (self.stand.number + 1, self.stand.proposed):
+            return []
+        if self._unfit(claim.options):
+            why = self._unfit(claim.options)
+            return [Said(f"configuration {claim.number} is in force, and cannot be that of this station: {why}", warning=True)]
+        text = f"configuration {claim.number} is in force: this station was at {self.stand.number}"
+        under = (self.number, self.options) if self.joint is not None else None
+        effects = [*self._take_over(claim.number, claim.options), Said(text, outcome=True)]
+        if under == (claim.number, claim.options):
+            return [*effects, Settled(claim.number, claim.options, text)]
+        return [*effects, self._adopt(text)]
+
+    def _keep(self, now: int, ballot: int) -> list[Effect]:
+        """V4: somebody outside still has a mark of an attempt that was given up here."""
+        if not ballot or self.joint is not None or self._attempt is not None or ballot >= self.instance << 32:
+            return []
+        if self.station != min(self.members) or now - self._kept_ns < KEEP_GAP_NS or self.kept << 32 > ballot:
+            return []
+        self._kept_ns = now
+        return [Tell(ConfigMessage(Say.KEEP, self.stand.number).packed())]
+
+    # ---- small
+    def _make(self, stand: Stand) -> list[Effect]:
+        if stand == self.stand:
+            return []
+        self.stand = stand
+        return [Keep(stand)]
+
+    def _take_over(self, number: int, options: bytes) -> list[Effect]:
+        self._attempt = self._best = None
+        self._newcomer = False
+        self.kept = 0
+        self.changes += 1
+        return [*self._make(Stand(number, options)), Hold(False)]
+
+    def _adopt(self, reason: str) -> Adopt:
+        return Adopt(self.number, self.options, self.joint, reason)

@@ -1,0 +1,160 @@
+"""A running cluster changes its options and its roster (docs/changing.md): nothing is lost, nobody is left behind, and what
+cannot be is refused in words."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pytest
+from zenjun.daemon.client.errors import Refused
+from zenjun.daemon.client.sync import connect_sync
+from zenjun.tools.lab import Lab
+
+from ..rules import rule
+from .cluster import PATIENT, Program, exchange, kill, log_of, plan, programs, reported, status, together, wait_for
+
+pytestmark = pytest.mark.lab
+THREE = (1, 2, 3)
+FIVE = (1, 2, 3, 4, 5)
+ZENJUN = (sys.executable, "-c", "from zenjun.tools.command import main; main()")
+
+
+@contextlib.contextmanager
+def started() -> Iterator[Lab]:
+    """Five daemons with the same file, of which three are in its roster."""
+    with Lab(5, options=PATIENT) as up, reported(up):
+        for k in FIVE:
+            up.stations[k].start_daemon({"cluster": {"stations": 3}})
+        together(up, THREE)
+        for k in (4, 5):
+            wait_for(lambda k=k: status(up.stations[k])["state"] == "opening", "it waits", 20)  # type: ignore[misc]
+        yield up
+
+
+def asked(lab: Lab, at: int, step: str, **arguments: Any) -> dict[str, Any]:
+    with connect_sync(str(lab.stations[at].socket_path)) as connection:
+        return connection.cluster(step, **arguments)
+
+
+def zenjun(lab: Lab, station: int, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [*ZENJUN, "cluster", *words, "--socket", str(lab.stations[station].socket_path)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=120)
+
+
+def change(lab: Lab, at: int, step: str, **arguments: Any) -> None:
+    """It is in force at that station."""
+    wanted = asked(lab, at, step, **arguments)["number"]
+    wait_for(lambda: number(lab, at) == wanted, f"configuration {wanted} is in force", 60)
+
+
+def number(lab: Lab, station: int) -> int:
+    return int(status(lab.stations[station])["configuration"]["number"])
+
+
+@contextlib.contextmanager
+def load(members: Sequence[Program]) -> Iterator[None]:
+    """They exchange messages all the time, each round compared as a whole."""
+    failed: list[BaseException] = []
+    done = threading.Event()
+    rounds = 0
+
+    def flow() -> None:
+        nonlocal rounds
+        try:
+            while not done.is_set():
+                exchange(members, [plan(m, 10, random.Random(m.station)) for m in members])
+                rounds += 1
+                done.wait(0.02)
+        except BaseException as exc:
+            failed.append(exc)
+
+    thread = threading.Thread(target=flow)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(200)
+    assert not thread.is_alive() and not failed, failed
+    assert rounds
+
+
+REFUSED: Final = (
+    ("set", {"option": "speed", "value": "9"}, "no option speed"),
+    ("set", {"option": "ethertype", "value": "9"}, "cannot be changed while the cluster runs"),
+    ("set", {"option": "confirm", "value": "all"}, "cannot be changed while the cluster runs"),
+    ("set", {"option": "stations", "value": "9"}, "changed by zenjun cluster add"),
+    ("set", {"option": "heartbeat_ms", "value": "soon"}, "expected an integer"),
+    ("set", {"option": "heartbeat_ms", "value": "1900"}, "at least 3800 ms"),
+    ("set", {"option": "heartbeat_ms", "value": "200"}, "is that already"),
+    ("set", {"option": "quorum", "value": "1"}, "only one may go on"),
+    ("add", {"station": 2, "absent": False}, "in the roster already"),
+    ("add", {"station": 9, "absent": False}, "station 9 is not heard"),
+    ("add", {"station": 65, "absent": False}, "stations are 1 to 64"),
+    ("remove", {"station": 1, "absent": False}, "is this one"),
+    ("remove", {"station": 7, "absent": False}, "not in the roster"),
+)
+
+
+@rule("V5", "V6", "V7")
+def test_a_cluster_grows_shrinks_and_remembers() -> None:
+    """From three to five and back under load: every message that a program sends is delivered to all, in one order, and none is
+    undecided. Then a station is away during a change, and all lose power."""
+    with started() as lab:
+        refuses(lab)
+        with programs(lab, {"g": "preack"}, ids=THREE) as members:
+            with load(members):
+                done = zenjun(lab, 1, "add", "4", "--timeout", "60")
+                assert done.returncode == 0, done.stderr
+                change(lab, 1, "add", station=5, absent=False)
+                together(lab, FIVE)
+                change(lab, 4, "set", option="heartbeat_ms", value="150")
+                for k in (4, 5):
+                    change(lab, 2, "remove", station=k, absent=False)
+            assert all(event.undecided == 0 for m in members for event in m.events("reopened"))
+            assert all(len(m.events("reopened")) == 5 for m in members)
+        together(lab, THREE)
+        assert [number(lab, k) for k in FIVE] == [5] * 5
+        assert all(status(lab.stations[k])["configuration"]["in_roster"] is (k in THREE) for k in FIVE)
+        shown = asked(lab, 3, "show")["message"]
+        assert "stations = 3\n" in shown and "heartbeat_ms = 150\n" in shown
+        kill(lab.stations[4], lab.stations[5])
+        is_away(lab)
+
+
+def refuses(lab: Lab) -> None:
+    instance = together(lab, THREE)
+    for step, arguments, why in REFUSED:
+        with pytest.raises(Refused, match=why):
+            asked(lab, 1, step, **arguments)
+    with pytest.raises(Refused, match="there is no quorum"):
+        asked(lab, 4, "set", option="heartbeat_ms", value="150")
+    assert together(lab, THREE) == instance and number(lab, 1) == 0
+
+
+def is_away(lab: Lab) -> None:
+    """A station that was away takes the configuration over, whatever its file says; so do all that start again."""
+    kill(lab.stations[3])
+    together(lab, (1, 2), 60)
+    before = number(lab, 1)
+    change(lab, 1, "set", option="probe_interval_ms", value="20")
+    lab.stations[3].start_daemon({"cluster": {"stations": 3, "probe_interval_ms": 30}})
+    together(lab, THREE, 60)
+    assert number(lab, 3) == before + 1 and status(lab.stations[3])["options"]["probe_interval_ms"] == 20
+    said = log_of(lab.stations[3])
+    assert f"configuration {before + 1} is in force: this station was at {before}" in said
+    assert "probe_interval_ms is 20 and 30 in the file" in said
+    kill(*(lab.stations[k] for k in (1, 2)))
+    wait_for(lambda: status(lab.stations[3])["state"] != "open", "there is no quorum", 60)
+    with pytest.raises(Refused, match="there is no quorum"):
+        asked(lab, 3, "add", station=4, absent=False)
+    for k in (1, 2):
+        lab.stations[k].start_daemon({"cluster": {"stations": 3}})
+    together(lab, THREE, 60)
+    assert {number(lab, k) for k in THREE} == {before + 1}, "the files count no more"

@@ -1,0 +1,55 @@
+"""Changes of the configuration with a rule broken on purpose; ``test_changing.py`` says which check catches each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from zenjun.proto.changing import Changing, Stand
+
+from .changing import Parts
+
+
+@dataclass(frozen=True)
+class NoOldQuorum(Parts):
+    """V3: opens under what is only proposed with a quorum of that alone."""
+
+    def former(self, options: bytes | None) -> bytes | None:
+        return None
+
+
+@dataclass(frozen=True)
+class NumberNotDurable(Parts):
+    """V2, V3: what a station has marked or taken over is gone with the power."""
+
+    def durable(self, stand: Stand) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class OpensByFile(Parts):
+    """V5: a station that starts goes by its file, whatever it had taken over."""
+
+    def stand(self, disk: Stand, file: Stand) -> Stand:
+        return file
+
+
+class MarkBindsNobody(Changing):
+    """V1: with a mark a station still opens under the former configuration."""
+
+    @property
+    def joint(self) -> bytes | None:
+        return None
+
+    @property
+    def options(self) -> bytes:
+        return self.stand.options
+
+
+VARIANTS: Final[dict[str, Callable[[], Parts]]] = {
+    "no_old_quorum": NoOldQuorum,
+    "number_not_durable": NumberNotDurable,
+    "opens_by_file": OpensByFile,
+    "mark_binds_nobody": lambda: Parts(changing=MarkBindsNobody),
+}

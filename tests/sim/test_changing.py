@@ -1,0 +1,225 @@
+"""A running cluster changes its configuration: honest stations under faults, and each broken rule shown to do harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from zenjun.proto.openpdu import Claim
+from zenjun.proto.wire import HEADER, Kind, open_bytes
+
+from ..rules import rule
+from ..virtual.segment import MS
+from .broken_changing import VARIANTS
+from .changing import Machine, Options, World, simulate, trim
+from .violation import Violation
+
+US = 1_000
+ALONE = Options(3, quorum=1, required=(1,))
+"""Station 1 is a quorum of this configuration."""
+OTHERS = trim(Options(5), {1, 4, 5})
+"""Any two of these are: no quorum of 1, 2 and 3."""
+
+
+def opened(variant: str = "", first: Options | None = None) -> World:
+    """All machines run; those of the roster are in an instance."""
+    world = World(1, VARIANTS[variant]() if variant else None, first or Options(3))
+    for machine in world.stations:
+        machine.boot()
+    roster = world.first.roster
+    world.until(lambda: all(world.machine(k).instance for k in roster))
+    world.traffic(200 * MS)
+    return world
+
+
+def step(world: World, condition: Callable[[], object], what: str, limit_ns: int = 200 * MS) -> None:
+    world.until(lambda: bool(condition()), limit_ns, 20 * US)
+
+
+def marked(machine: Machine) -> bool:
+    return bool(machine.on and machine.changing.stand.ballot)
+
+
+def number(machine: Machine) -> int:
+    return machine.changing.stand.number
+
+
+def cut_off_after_prepared(variant: str = "") -> World:
+    """Station 1 commits the roster {1, 4, 5}; 2 and 3 have made the mark durable, and lose power before more is. Then 1, 4, 5 do
+    not hear 2 and 3, nor these those, and all have power."""
+    world = opened(variant)
+    world.machine(1).propose(OTHERS)
+    world.doomed = frozenset({2, 3})
+
+    def lost(source: Machine, to: Machine, pdu: bytes) -> bool:
+        return bool(number(world.machine(1))) and (source.station in (1, 4, 5)) != (to.station in (1, 4, 5))
+
+    world.lost = lost
+    step(world, lambda: number(world.machine(1)) == 1, "station 1 commits")
+    for k in (2, 3):
+        world.machine(k).fail()
+        world.machine(k).boot()
+    world.traffic(3_000 * MS)
+    return world
+
+
+@rule("V1", "V2", "V3")
+def test_who_has_a_mark_opens_nothing_under_the_former_configuration() -> None:
+    world = cut_off_after_prepared()
+    assert number(world.machine(1)) == 1 and world.machine(1).instance and world.machine(4).instance
+    assert not world.machine(2).instance and not world.machine(3).instance
+    world.lost = lambda source, to, pdu: False
+    world.until(world.is_one)
+    assert world.machine(2).engine.config.outside
+
+
+@pytest.mark.parametrize("variant", ["number_not_durable", "opens_by_file", "mark_binds_nobody"])
+@rule("V1", "V2", "V5")
+def test_two_parts_where_a_station_forgets_or_ignores_what_it_has_durable(variant: str) -> None:
+    with pytest.raises(Violation, match="two parts"):
+        cut_off_after_prepared(variant)
+
+
+def alone_with_a_mark(variant: str = "") -> World:
+    """Station 1 alone has the mark of a configuration by which it is a quorum, when it does not hear the others any more."""
+    world = opened(variant)
+    world.machine(1).propose(ALONE)
+    step(world, lambda: marked(world.machine(1)), "station 1 has the mark")
+    world.island = frozenset({1})
+    world.traffic(6_000 * MS)
+    return world
+
+
+@rule("V1", "V3", "V4")
+def test_a_mark_alone_opens_nothing_without_a_quorum_of_the_former_configuration() -> None:
+    world = alone_with_a_mark()
+    assert not world.machine(1).instance
+    assert {number(world.machine(k)) for k in (1, 2, 3)} <= {0} or world.is_one()
+    world.island = frozenset()
+    world.until(world.is_one)
+    assert number(world.machine(1)) in (0, 1)
+
+
+@rule("V3")
+def test_two_parts_without_a_quorum_of_the_former_configuration() -> None:
+    with pytest.raises(Violation, match="two parts"):
+        alone_with_a_mark("no_old_quorum")
+
+
+@rule("V1")
+def test_two_changes_at_once_are_one_after_the_other() -> None:
+    """Both are proposed before either is known: one is carried out, the other one refused, at every station alike."""
+    world = opened()
+    first, second = replace(Options(3), heartbeat=7), trim(Options(4), {1, 2, 3, 4})
+    assert world.machine(1).propose(first) and world.machine(2).propose(second)
+    world.until(lambda: all(number(world.machine(k)) == 1 for k in (1, 2, 3)))
+    world.traffic(500 * MS)
+    assert len({world.machine(k).changing.stand for k in (1, 2, 3)}) == 1
+    said = [sum("refused" in text for text in world.machine(k).said) for k in (1, 2, 3)]
+    assert said == [1, 1, 1]
+
+
+@rule("V1")
+def test_a_member_that_goes_ends_the_attempt_at_all_members() -> None:
+    world = opened()
+    world.machine(1).propose(replace(Options(3), heartbeat=7))
+    world.machine(3).fail()
+    world.traffic(1_500 * MS)
+    assert number(world.machine(1)) == number(world.machine(2)) == 0
+    assert all(any("given up: members have come or gone" in text for text in world.machine(k).said) for k in (1, 2))
+    assert not marked(world.machine(1)) and world.machine(1).instance == world.machine(2).instance
+    world.machine(3).boot()
+    world.until(world.is_one)
+
+
+@pytest.mark.parametrize("decided", [False, True])
+@rule("V1", "V2", "V5")
+def test_the_one_that_has_asked_for_a_change_dies(decided: bool) -> None:
+    """When it alone knows that the change is decided, or when its mark alone is durable: nobody waits for it, and when it is back
+    all have the same configuration."""
+    world = opened()
+    asker = world.machine(1)
+    asker.propose(replace(Options(3), heartbeat=7))
+    step(world, lambda: number(asker) == 1 if decided else marked(asker), "as far as that")
+    asker.fail()
+    world.until(lambda: all(world.machine(k).instance for k in (2, 3)))
+    world.until(lambda: tuple(world.machine(2).engine.membership.members) == (2, 3))
+    world.traffic(500 * MS)
+    assert number(world.machine(2)) == number(world.machine(3)) and (number(world.machine(2)) == 1 or not decided)
+    asker.boot()
+    world.until(world.is_one)
+
+
+@rule("V5", "V6")
+def test_a_station_that_was_removed_while_it_was_off_comes_back() -> None:
+    """By its disk and its file it is a member of a configuration of which no quorum is left: it opens nothing, alone or with
+    another one that was away, disturbs no instance, and waits when it has heard of the later configuration."""
+    world = opened(first=Options(5))
+    for k in (4, 5):
+        world.machine(k).fail()
+    world.until(lambda: tuple(world.machine(1).engine.membership.members) == (1, 2, 3))
+    for n in (4, 3):
+        world.machine(1).propose(Options(n))
+        world.until(lambda n=n: number(world.machine(1)) == 5 - n and bool(world.machine(1).instance))  # type: ignore[misc]
+    world.island = frozenset({4, 5})
+    for k in (4, 5):
+        world.machine(k).boot()
+    before = world.machine(1).instance
+    world.traffic(3_000 * MS)
+    assert not world.machine(4).instance and not world.machine(5).instance
+    world.island = frozenset()
+    world.until(world.is_one)
+    assert [world.machine(k).engine.config.outside for k in (3, 4, 5)] == [False, True, True]
+    assert world.machine(1).instance == before
+
+
+@rule("V2")
+def test_a_change_without_faults_loses_nothing_and_leaves_nothing_undecided() -> None:
+    """From three to five and back: all that was taken is delivered, in lines that do not overlap."""
+    world = opened()
+    for target in ({1, 2, 3, 4}, {1, 2, 3, 4, 5}, {1, 2, 3, 5}, {1, 2, 3}):
+        before = number(world.machine(1))
+        for _ in range(20):
+            for machine in world.stations:
+                machine.offer()
+            world.run(MS)
+        world.machine(1).propose(trim(Options(5), target))
+        world.until(lambda before=before: world.is_one() and number(world.machine(1)) > before)  # type: ignore[misc]
+        world.traffic(100 * MS)
+    world.run(500 * MS)
+    assert world.checks.confirmed == len(world.checks.begun) > 100
+
+
+@rule("V3", "M8")
+def test_a_roster_without_a_former_member_does_not_begin_again_with_used_numbers() -> None:
+    world = opened()
+    last = world.machine(1).instance
+    world.machine(1).propose(trim(Options(4), {4}))
+    world.until(lambda: bool(world.machine(4).instance))
+    assert world.machine(4).instance > last
+
+
+@rule("V5")
+def test_one_frame_ends_no_instance() -> None:
+    """An OPEN with a later configuration, from nowhere: members stay; so they do with its number at another one."""
+    world = opened()
+    before = [world.machine(k).instance for k in (1, 2, 3)]
+    changing = world.machine(1).changing
+    assert not changing.hear(world.now, Claim(7, b'{"stations": 1}'))
+    assert not changing.hear(world.now, Claim(0, changing.stand.options, 1 << 32, b'{"stations": 1}'))
+    world.traffic(500 * MS)
+    assert [world.machine(k).instance for k in (1, 2, 3)] == before
+
+
+def test_frames_of_a_cluster_that_was_never_changed_have_no_claim() -> None:
+    world = opened(first=Options(5))
+    assert all(machine.changing.claim() is None for machine in world.stations)
+    opens = [frame for frame in world.frames if frame[HEADER.offset("kind")] == Kind.OPEN]
+    assert opens and all(len(frame) <= open_bytes(5, len("host1")) for frame in opens)
+
+
+@pytest.mark.parametrize("seed", [1797100001, 1797100002, 1797100003])
+@rule("V1", "V2", "V3", "V4", "V5", "V6")
+def test_a_storm(seed: int) -> None:
+    assert simulate(seed).checks.options
