@@ -651,10 +651,8 @@ class Config:
         del values["security"]  # it comes with the key: what is sent without one stays as it was
         if not self.cluster.quorum_timeout_ms:  # as with stations that do not know the option
             del values["quorum_timeout_ms"]
-        if not values.pop("vacant_stations"):  # what a cluster without one sends stays as it was
-            vacant = ""
-        else:
-            vacant = f"vacant_stations={','.join(map(str, sorted(self.cluster.vacant_stations)))}\n"
+        numbers = ",".join(map(str, sorted(values.pop("vacant_stations"))))
+        vacant = f"vacant_stations={numbers}\n" if numbers else ""  # what a cluster without one sends stays as it was
         values["window_frames"] = self.cluster.window
         values["required_stations"] = ",".join(map(str, sorted(self.cluster.required_stations)))
         values["group_address"] = self.cluster.group_address.lower()
