@@ -219,6 +219,9 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             mtu, frame_max = _frame_sizes(config, overhead)
             engine, settings, changing = make_engine(config, remembered, store, frame_max, _mark(key, suite), journal)
             settings.one_width = _one_width(config, suite)
+            if settings.one_width and engine.config.outside and config.station.id > config.cluster.stations:
+                most = f"expected 1..{config.cluster.stations} (cluster.stations)"
+                raise UsageError(f"station.id is {config.station.id}: {most}; none is added above, since {settings.one_width}")
             limits = Limits(engine.config.stations, mtu_needed(engine.config.stations) + overhead, frame_max, overhead)
             dp = _datapath(config, engine, mtu, key, sealing)
             undo.callback(dp.close)
