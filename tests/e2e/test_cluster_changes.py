@@ -48,7 +48,8 @@ def zenjun(lab: Lab, station: int, *words: str) -> subprocess.CompletedProcess[s
 
 
 def change(lab: Lab, at: int, step: str, **arguments: Any) -> None:
-    """It is in force at that station."""
+    """It is in force at that station. The change before it may just have opened an instance at another one."""
+    wait_for(lambda: status(lab.stations[at])["state"] == "open", f"station {at} is in an instance", 60)
     wanted = asked(lab, at, step, **arguments)["number"]
     wait_for(lambda: number(lab, at) == wanted, f"configuration {wanted} is in force", 60)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import time
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -12,6 +12,9 @@ from ...daemon.client.sync import SyncConnection
 from ...daemon.terminal import json_text, printable
 from .common import FAILED, OK, TIMED_OUT, Failure, daemon, say, socket_option
 from .lazy import Overview
+
+SETTLED_S: Final = 5.0
+"""How long a change waits for the station to be in an instance: a re-opening takes a fraction of a second."""
 
 timeout_option = click.option(
     "-t", "--timeout", type=click.FloatRange(min=0), default=20.0, show_default=True, help="Seconds until it must be done."
@@ -126,11 +129,19 @@ def _state(answer: dict[str, Any]) -> str:
 def _change(path: str | None, timeout: float, step: str, **arguments: Any) -> int:
     deadline = time.monotonic() + timeout
     with daemon(path, f"cluster {step}", timeout) as connection:
+        _settled(connection, min(deadline, time.monotonic() + SETTLED_S))
         asked = connection.cluster(step, **arguments)
         say(str(asked["message"]))
         found = _until(connection, deadline, int(asked["number"]), int(asked["attempts"]))
         say(f"configuration {found['number']} is in force")
     return OK
+
+
+def _settled(connection: SyncConnection, until: float) -> None:
+    """Wait while the station opens its next instance, as after the change before this one. What remains, its daemon says."""
+    while connection.status()["state"] == "opening" and time.monotonic() < until:
+        select.select([connection], [], [], 0.02)
+        connection.serve(0.0)
 
 
 def _until(connection: SyncConnection, deadline: float, number: int, attempts: int) -> dict[str, Any]:
