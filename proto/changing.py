@@ -244,7 +244,14 @@ class Changing:
 
     def _on_change(self, clock: int, source: int, options: bytes) -> list[Effect]:
         if self._attempt is not None or self.joint is not None:
-            return [Said(f"station {source} asks for another change while one is under way: refused", outcome=False)]
+            own = source == self.station
+            return [
+                Said(
+                    f"station {source} asks for another change while one is under way: refused",
+                    warning=True,
+                    outcome=False if own else None,
+                )
+            ]
         self._attempt = _Attempt(clock, options, set(), source)
         number = self.stand.number + 1
         if why := self._unfit(options):

@@ -22,13 +22,15 @@ from .cluster import PATIENT, Program, exchange, kill, log_of, plan, programs, r
 pytestmark = pytest.mark.lab
 THREE = (1, 2, 3)
 FIVE = (1, 2, 3, 4, 5)
+LATE: Final = {"cluster": {**PATIENT["cluster"], "open_window_ms": 1000}}
+"""A station that does not run for a second is in the next instance all the same."""
 ZENJUN = (sys.executable, "-c", "from zenjun.tools.command import main; main()")
 
 
 @contextlib.contextmanager
 def started() -> Iterator[Lab]:
     """Five daemons with the same file, of which three are in its roster."""
-    with Lab(5, options=PATIENT) as up, reported(up):
+    with Lab(5, options=LATE) as up, reported(up):
         for k in FIVE:
             up.stations[k].start_daemon({"cluster": {"stations": 3}})
         together(up, THREE)
@@ -42,16 +44,15 @@ def asked(lab: Lab, at: int, step: str, **arguments: Any) -> dict[str, Any]:
         return connection.cluster(step, **arguments)
 
 
-def zenjun(lab: Lab, station: int, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [*ZENJUN, "cluster", *words, "--socket", str(lab.stations[station].socket_path)]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=120)
-
-
-def change(lab: Lab, at: int, step: str, **arguments: Any) -> None:
-    """It is in force at that station. The change before it may just have opened an instance at another one."""
-    wait_for(lambda: status(lab.stations[at])["state"] == "open", f"station {at} is in an instance", 60)
-    wanted = asked(lab, at, step, **arguments)["number"]
-    wait_for(lambda: number(lab, at) == wanted, f"configuration {wanted} is in force", 60)
+def change(lab: Lab, at: int, *words: str) -> None:
+    """``zenjun cluster …``, in force at that station then. An attempt that ends because a late station is let in meanwhile
+    is made again: the page says so."""
+    argv = [*ZENJUN, "cluster", *words, "--timeout", "60", "--socket", str(lab.stations[at].socket_path)]
+    for _ in range(5):
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=150)
+        if "given up: members have come or gone" not in done.stderr:
+            break
+    assert done.returncode == 0, done.stderr
 
 
 def number(lab: Lab, station: int) -> int:
@@ -111,17 +112,16 @@ def test_a_cluster_grows_shrinks_and_remembers() -> None:
         refuses(lab)
         with programs(lab, {"g": "preack"}, ids=THREE) as members:
             with load(members):
-                done = zenjun(lab, 1, "add", "4", "--timeout", "60")
-                assert done.returncode == 0, done.stderr
-                change(lab, 1, "add", station=5, absent=False)
-                together(lab, FIVE)
-                change(lab, 4, "set", option="heartbeat_ms", value="150")
-                for k in (4, 5):
-                    change(lab, 2, "remove", station=k, absent=False)
+                change(lab, 1, "add", "4")
+                change(lab, 2, "add", "5")
+                together(lab, FIVE, 60)
+                change(lab, 4, "set", "heartbeat_ms", "150")
+                change(lab, 2, "remove", "4")
+                change(lab, 3, "remove", "5")
             assert all(event.undecided == 0 for m in members for event in m.events("reopened"))
-            assert all(len(m.events("reopened")) == 5 for m in members)
-        together(lab, THREE)
-        assert [number(lab, k) for k in FIVE] == [5] * 5
+            assert all(1 <= len(m.events("reopened")) <= 5 for m in members), "a change costs one re-opening at most"
+        together(lab, THREE, 60)
+        wait_for(lambda: [number(lab, k) for k in FIVE] == [5] * 5, "all know the last configuration", 60)
         assert all(status(lab.stations[k])["configuration"]["in_roster"] is (k in THREE) for k in FIVE)
         shown = asked(lab, 3, "show")["message"]
         assert "stations = 3\n" in shown and "heartbeat_ms = 150\n" in shown
@@ -144,7 +144,7 @@ def is_away(lab: Lab) -> None:
     kill(lab.stations[3])
     together(lab, (1, 2), 60)
     before = number(lab, 1)
-    change(lab, 1, "set", option="probe_interval_ms", value="20")
+    change(lab, 1, "set", "probe_interval_ms", "20")
     lab.stations[3].start_daemon({"cluster": {"stations": 3, "probe_interval_ms": 30}})
     together(lab, THREE, 60)
     assert number(lab, 3) == before + 1 and status(lab.stations[3])["options"]["probe_interval_ms"] == 20

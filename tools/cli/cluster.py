@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from ...daemon.client.errors import Refused
 from ...daemon.client.sync import SyncConnection
 from ...daemon.terminal import json_text, printable
 from .common import FAILED, OK, TIMED_OUT, Failure, daemon, say, socket_option
@@ -129,19 +130,34 @@ def _state(answer: dict[str, Any]) -> str:
 def _change(path: str | None, timeout: float, step: str, **arguments: Any) -> int:
     deadline = time.monotonic() + timeout
     with daemon(path, f"cluster {step}", timeout) as connection:
-        _settled(connection, min(deadline, time.monotonic() + SETTLED_S))
-        asked = connection.cluster(step, **arguments)
+        asked = _ask(connection, min(deadline, time.monotonic() + SETTLED_S), step, **arguments)
         say(str(asked["message"]))
         found = _until(connection, deadline, int(asked["number"]), int(asked["attempts"]))
         say(f"configuration {found['number']} is in force")
     return OK
 
 
-def _settled(connection: SyncConnection, until: float) -> None:
-    """Wait while the station opens its next instance, as after the change before this one. What remains, its daemon says."""
-    while connection.status()["state"] == "opening" and time.monotonic() < until:
+def _ask(connection: SyncConnection, until: float, step: str, **arguments: Any) -> dict[str, Any]:
+    """Ask for the change. While the change before it goes on at this station, or it opens its next instance, wait; what remains
+    then, its daemon says."""
+    before = connection.status()
+    while True:
+        try:
+            return connection.cluster(step, **arguments)
+        except Refused:
+            now = connection.status()
+            goes_on = _goes_on(before) or _goes_on(now) or before["instance"] != now["instance"]
+            if not goes_on or time.monotonic() >= until:
+                raise
+        before = now
         select.select([connection], [], [], 0.02)
         connection.serve(0.0)
+
+
+def _goes_on(status: dict[str, Any]) -> bool:
+    """Another change, or what follows one."""
+    found = status["configuration"]
+    return status["state"] == "opening" or bool(found["under_way"] or found["undecided"])
 
 
 def _until(connection: SyncConnection, deadline: float, number: int, attempts: int) -> dict[str, Any]:
