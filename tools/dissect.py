@@ -43,6 +43,7 @@ __all__ = [
     "Padding",
     "Raw",
     "Zenjun",
+    "ZenjunConfiguration",
     "ZenjunConfirm",
     "ZenjunData",
     "ZenjunMember",
@@ -126,7 +127,12 @@ _COUNTS: Final = {
     ("proposal", "changes"): "changed_stations",
 }
 """Count fields and the lists whose length they give."""
-_LENGTHS: Final = {("message", "size"): "data", ("open", "name_length"): "host"}
+_LENGTHS: Final = {
+    ("message", "size"): "data",
+    ("open", "name_length"): "host",
+    ("configuration", "options_length"): "options",
+    ("configuration", "proposed_length"): "proposed_options",
+}
 _DEFAULTS: Final = {"version": wire.VERSION, "kind": int(wire.Kind.DATA), "src": 1, "span": 1, "stream": 1, "station": 1}
 _LATER: Final = frozenset({"length", "check"})
 """Computed once the payload is known (``Zenjun.post_build``) when left ``None``."""
@@ -202,6 +208,15 @@ def _whole_message(s: bytes) -> int:
     return size if size <= len(s) else 0
 
 
+def _whole_configuration(s: bytes) -> int:
+    """The same for what an OPEN says of configurations."""
+    if len(s) < wire.CONFIGURATION.size:
+        return 0
+    *_, options, proposed = wire.CONFIGURATION.struct.unpack_from(s)
+    size = wire.CONFIGURATION.size + int(options) + int(proposed)
+    return size if size <= len(s) else 0
+
+
 # ---- layers ----
 
 
@@ -268,14 +283,32 @@ class ZenjunNak(Packet):
     ]
 
 
+class ZenjunConfiguration(_Item):
+    """What the sender of an OPEN says of configurations, with its ``options`` and ``proposed_options`` (JSON)."""
+
+    name = "zenjun configuration"
+    fields_desc: ClassVar[list[Any]] = [
+        *_fields(wire.CONFIGURATION),
+        StrLenField("options", b"", length_from=lambda pkt: pkt.options_length),
+        StrLenField("proposed_options", b"", length_from=lambda pkt: pkt.proposed_length),
+    ]
+
+
 class ZenjunOpen(Packet):
-    """OPEN payload: the instance ``proposed`` (its members) and the sender's ``host`` name (UTF-8)."""
+    """OPEN payload: the instance ``proposed`` (its members), the sender's ``host`` name (UTF-8), and one ``configuration`` if the
+    CONFIGURED flag is set."""
 
     name = "zenjun OPEN"
     fields_desc: ClassVar[list[Any]] = [
         *_fields(wire.OPEN),
         _Items("proposed", ZenjunMember, _fixed(wire.MEMBER), lambda pkt: int(pkt.members)),
         StrLenField("host", b"", length_from=lambda pkt: pkt.name_length),
+        _Items(
+            "configuration",
+            ZenjunConfiguration,
+            _whole_configuration,
+            lambda pkt: int(bool(pkt.oflags & wire.OpenFlag.CONFIGURED)),
+        ),
     ]
 
 

@@ -21,6 +21,7 @@ from zenjun.tools.dissect import (
     Raw,
     Zenjun,
     ZenjunChange,
+    ZenjunConfiguration,
     ZenjunConfirm,
     ZenjunData,
     ZenjunMember,
@@ -74,6 +75,12 @@ PDUS: dict[str, Packet] = {
         oflags="STARTED",
         proposed=[ZenjunMember(station=k, member_incarnation=k * 11, past=2, reached=2**40) for k in (1, 2, 3)],
         host="büro",
+    ),
+    "open, another configuration": Zenjun(**HEADER, ack=[0, 0, 0])
+    / ZenjunOpen(
+        oflags="CONFIGURED",
+        host="alpha",
+        configuration=[ZenjunConfiguration(number=2, ballot=2**40, options=b'{"stations": 3}', proposed_options=b"{}")],
     ),
     "open, nothing proposed": Zenjun(**HEADER, ack=[0, 0, 0]) / ZenjunOpen(),
 }
@@ -205,6 +212,7 @@ def test_layers_have_the_fields_of_the_table_and_their_widths() -> None:
         "proposal": ZenjunVote,
         "change": ZenjunChange,
         "reset": ZenjunReset,
+        "configuration": ZenjunConfiguration,
     }
     for layout in wire.LAYOUTS:
         if layout in (wire.FRAGMENT, wire.VIEW):  # part of a message, and never on the wire
