@@ -127,6 +127,7 @@ _COUNTS: Final = {
     ("proposal", "changes"): "changed_stations",
 }
 """Count fields and the lists whose length they give."""
+_TEXTS: Final = frozenset({"host", "options", "proposed_options"})
 _LENGTHS: Final = {
     ("message", "size"): "data",
     ("open", "name_length"): "host",
@@ -473,7 +474,7 @@ def _plain(layer: Packet) -> Iterator[tuple[str, Any]]:
         elif isinstance(field, _Hex):
             yield field.name, f"{value:0{2 * field.sz}x}"
         elif isinstance(value, bytes):
-            yield field.name, value.decode(errors="backslashreplace") if field.name == "host" else value.hex()
+            yield field.name, value.decode(errors="backslashreplace") if field.name in _TEXTS else value.hex()
         else:
             yield field.name, value
 

@@ -14,6 +14,7 @@ from zenjun.tools.dissect import (
     Ether,
     Zenjun,
     ZenjunChange,
+    ZenjunConfiguration,
     ZenjunConfirm,
     ZenjunData,
     ZenjunMember,
@@ -68,6 +69,14 @@ PDUS: dict[str, Packet] = {
     / ZenjunNak(stream=1, stream_incarnation=4, ranges=[ZenjunRange(first=5), ZenjunRange(first=0xFFFFFFFE, span=4)]),
     "open": opening("OPEN"),
     "open, nothing proposed": Zenjun(**HEADER, ack=[0, 0, 0]) / ZenjunOpen(),
+    "open, changed": Zenjun(**HEADER, ack=[0, 0, 0])
+    / ZenjunOpen(
+        oflags="CONFIGURED",
+        host="alpha",
+        configuration=[
+            ZenjunConfiguration(number=2, kept=7, ballot=2**40, options=b'{"stations": 3}', proposed_options=b'{"window": 9}')
+        ],
+    ),
     "rcv": opening("RCV"),
     "stop": vote("STOP"),
     "stop_ack": vote("STOP_ACK"),

@@ -26,7 +26,14 @@ from .built import ACK, HEADER, PDUS, Rec, frame, message, pcap
 from .recorded import captures
 
 Values = dict[str, list[Any]]
-LISTS = {"messages": "message", "ranges": "range", "proposed": "member", "changed_stations": "change"}
+LISTS = {
+    "messages": "message",
+    "ranges": "range",
+    "proposed": "member",
+    "changed_stations": "change",
+    "configuration": "configuration",
+}
+TEXTS = ("host", "options", "proposed_options")
 MESSAGE_PART = {f.name: field_name(layout, f) for layout in (wire.MESSAGE, wire.FRAGMENT) for f in layout.fields}
 
 
@@ -57,13 +64,13 @@ def by_tshark(script: Path, capture: Path, *options: str, fields: Iterable[str] 
     for row in text.split("\n")[:-1]:
         cells = row.split("\t")
         out.append(
-            {name: [cell] if "host" in name else cell.split(";") for name, cell in zip(wanted, cells, strict=True) if cell}
+            {name: [cell] if name.endswith(TEXTS) else cell.split(";") for name, cell in zip(wanted, cells, strict=True) if cell}
         )
     return [{name: [_value(name, text) for text in texts] for name, texts in row.items()} for row in out]
 
 
 def _value(name: str, text: str) -> Any:
-    if name == "zenjun.open.host":
+    if name.endswith(TEXTS):
         return text
     if name in ("zenjun.message.data", "zenjun.rest", "zenjun.padding"):
         return text.replace(":", "")
@@ -78,7 +85,7 @@ def _number(name: str, value: Any) -> Any:
         return wire.Kind[value] if isinstance(value, str) else value
     if name == "type":
         return wire.MessageType[value] if isinstance(value, str) else value
-    if isinstance(value, str) and name not in ("data", "host", "rest"):
+    if isinstance(value, str) and name not in ("data", "rest", *TEXTS):
         return int(value, 16)
     return int(value) if isinstance(value, int) else value
 
@@ -122,8 +129,16 @@ def expected(layer: Zenjun) -> Values:
     """Wireshark ends a text at a zero byte and has a sign of its own for what is no UTF-8."""
     out = by_scapy(layer)
     if "zenjun.open.host" in out:
-        out["zenjun.open.host"] = [bytes(layer.payload.host).partition(b"\0")[0].decode(errors="replace")]
+        out["zenjun.open.host"] = [_shown(layer.payload.host)]
+    for told in getattr(layer.payload, "configuration", ()):
+        for name in TEXTS[1:]:
+            if f"zenjun.configuration.{name}" in out:
+                out[f"zenjun.configuration.{name}"] = [_shown(getattr(told, name))]
     return out
+
+
+def _shown(text: bytes) -> str:
+    return bytes(text).partition(b"\0")[0].decode(errors="replace")
 
 
 def compare(script: Path, capture: Path) -> int:
@@ -136,8 +151,10 @@ def compare(script: Path, capture: Path) -> int:
     for number, (record, said) in enumerate(zip(records, seen, strict=True), 1):
         layer = find(Ether(record.data))
         said.pop("zenjun.padding", None)
-        if layer is not None and "zenjun.open.host" in by_scapy(layer):
-            said.setdefault("zenjun.open.host", [""])
+        if layer is not None:
+            for name in set(expected(layer)) - set(said):  # a text that begins with a zero byte
+                assert name.endswith(TEXTS), name
+                said[name] = [""]
         if layer is None:
             assert set(said) <= {"zenjun.rest"}, f"frame {number}"
             continue

@@ -20,13 +20,15 @@ HEXADECIMAL: Final = frozenset(
 """Fields that are names or bitmaps rather than quantities (``FIELD`` or ``FIELD.LAYOUT``)."""
 ENUMS: Final[dict[str, type[IntEnum]]] = {"kind": wire.Kind, "type": wire.MessageType}
 FLAGS: Final[dict[str, type[IntFlag]]] = {"flags": wire.Flag, "mflags": wire.MessageFlag, "oflags": wire.OpenFlag}
-ON_WIRE: Final = tuple(layout for layout in wire.LAYOUTS if layout not in (wire.VIEW, wire.CONFIGURATION))
+ON_WIRE: Final = tuple(layout for layout in wire.LAYOUTS if layout is not wire.VIEW)
 
 EXTRA: Final[dict[str, str]] = {
     "zenjun.ack": "next expected from each station, in the order of their numbers",
     "zenjun.pack": "what every station is known to have of each one's stream",
     "zenjun.message.data": "bytes of the message or fragment",
     "zenjun.open.host": "host name",
+    "zenjun.configuration.options": "options that are not at their defaults",
+    "zenjun.configuration.proposed_options": "those of the next configuration",
     "zenjun.rest": "what could not be read",
     "zenjun.padding": "what follows the PDU in its frame",
     "zenjun.check_ok": "whether both checksums fit; absent if bytes are missing or it is switched off",
@@ -102,6 +104,7 @@ def _tables(ethertype: int) -> str:
         "PAIR": int(wire.Flag.PAIR),
         "FRAGMENT": int(wire.MessageFlag.FRAGMENT),
         "LAST": int(wire.MessageFlag.LAST),
+        "CONFIGURED": int(wire.OpenFlag.CONFIGURED),
         "ETHERTYPE": ethertype,
     }
     return "\n".join(
@@ -196,7 +199,10 @@ add_field("zenjun.pack", ProtoField.uint32("zenjun.pack", "pack", base.DEC, nil,
 add_field("zenjun.message.data", ProtoField.bytes("zenjun.message.data", "data", base.NONE, extra_help["zenjun.message.data"]))
 add_field("zenjun.rest", ProtoField.bytes("zenjun.rest", "rest", base.NONE, extra_help["zenjun.rest"]))
 add_field("zenjun.padding", ProtoField.bytes("zenjun.padding", "padding", base.NONE, extra_help["zenjun.padding"]))
-add_field("zenjun.open.host", ProtoField.string("zenjun.open.host", "host", base.UNICODE, extra_help["zenjun.open.host"]))
+local function add_text(name, title) add_field(name, ProtoField.string(name, title, base.UNICODE, extra_help[name])) end
+add_text("zenjun.open.host", "host")
+add_text("zenjun.configuration.options", "options")
+add_text("zenjun.configuration.proposed_options", "proposed_options")
 add_field("zenjun.check_ok", ProtoField.bool("zenjun.check_ok", "check_ok", base.NONE, nil, nil, extra_help["zenjun.check_ok"]))
 add_field("zenjun.complete", ProtoField.bool("zenjun.complete", "complete", base.NONE, nil, nil, extra_help["zenjun.complete"]))
 zenjun.fields = all_fields
@@ -292,6 +298,23 @@ local function add_items(tree, b, at, stop, name, count)
   return at, items
 end
 
+-- What an OPEN says of configurations, if it is all there; where it ends.
+local function add_configuration(tree, b, at, stop)
+  local layout = layouts.configuration
+  local texts = at + layout.size
+  if texts > stop then return at end
+  local options = b.tvb(at + layout.at.options_length, 2):uint()
+  local proposed = b.tvb(at + layout.at.proposed_length, 2):uint()
+  if texts + options + proposed > stop then return at end
+  local sub = tree:add(zenjun, b.tvb(at, layout.size + options + proposed), "configuration")
+  add_layout(sub, b, at, layout)
+  if options > 0 then sub:add_packet_field(F["zenjun.configuration.options"], b.tvb(texts, options), ENC_UTF_8) end
+  if proposed > 0 then
+    sub:add_packet_field(F["zenjun.configuration.proposed_options"], b.tvb(texts + options, proposed), ENC_UTF_8)
+  end
+  return texts + options + proposed
+end
+
 local describe = {}
 function describe.nak(values, items, header)
   local shown = {}
@@ -344,6 +367,7 @@ local function add_payload(tree, b, at, stop, header)
     if size > 0 then sub:add_packet_field(F["zenjun.open.host"], b.tvb(at, size), ENC_UTF_8) end
     at = at + size
   end
+  if values.oflags and band(values.oflags, CONFIGURED) ~= 0 then at = add_configuration(sub, b, at, stop) end
   local text = describe[kinds[1]] and describe[kinds[1]](values, items, header) or ""
   return at, fine and at == stop, text
 end
