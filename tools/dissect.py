@@ -304,11 +304,9 @@ class ZenjunOpen(Packet):
         *_fields(wire.OPEN),
         _Items("proposed", ZenjunMember, _fixed(wire.MEMBER), lambda pkt: int(pkt.members)),
         StrLenField("host", b"", length_from=lambda pkt: pkt.name_length),
-        _Items(
-            "configuration",
-            ZenjunConfiguration,
-            _whole_configuration,
-            lambda pkt: int(bool(pkt.oflags & wire.OpenFlag.CONFIGURED)),
+        ConditionalField(
+            _Items("configuration", ZenjunConfiguration, _whole_configuration, lambda _pkt: 1),
+            lambda pkt: bool(pkt.oflags & wire.OpenFlag.CONFIGURED),
         ),
     ]
 
@@ -459,9 +457,12 @@ def complete(pdu: Zenjun) -> bool:
 
 
 def _plain(layer: Packet) -> Iterator[tuple[str, Any]]:
-    for field in layer.fields_desc:
-        if isinstance(field, ConditionalField) and not field.cond(layer):
-            continue
+    for described in layer.fields_desc:
+        field = described
+        if isinstance(field, ConditionalField):
+            if not field.cond(layer):
+                continue
+            field = field.fld
         value = layer.getfieldval(field.name)
         if value is None:
             continue

@@ -130,7 +130,7 @@ def expected(layer: Zenjun) -> Values:
     out = by_scapy(layer)
     if "zenjun.open.host" in out:
         out["zenjun.open.host"] = [_shown(layer.payload.host)]
-    for told in getattr(layer.payload, "configuration", ()):
+    for told in getattr(layer.payload, "configuration", None) or ():
         for name in TEXTS[1:]:
             if f"zenjun.configuration.{name}" in out:
                 out[f"zenjun.configuration.{name}"] = [_shown(getattr(told, name))]

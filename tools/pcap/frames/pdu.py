@@ -151,7 +151,24 @@ def _payload(kind: int, payload: bytes) -> tuple[dict[str, Any], int, bool]:
         out["host"] = name.decode(errors="backslashreplace")
         at += len(name)
         whole = whole and len(name) == out["name_length"]
+    if wire.OpenFlag.CONFIGURED.name in out.get("oflags", ()):
+        out["configuration"], at = _configuration(payload, at)
     return out, at, whole
+
+
+def _configuration(payload: bytes, at: int) -> tuple[list[dict[str, Any]], int]:
+    """What an OPEN says of configurations, if it is all there, and where it ends."""
+    texts = at + wire.CONFIGURATION.size
+    if texts > len(payload):
+        return [], at
+    item = _values(wire.CONFIGURATION, payload, at)
+    middle = texts + item["options_length"]
+    end = middle + item["proposed_length"]
+    if end > len(payload):
+        return [], at
+    item["options"] = payload[texts:middle].decode(errors="backslashreplace")
+    item["proposed_options"] = payload[middle:end].decode(errors="backslashreplace")
+    return [item], end
 
 
 def decode(pdu: bytes) -> dict[str, Any] | None:
