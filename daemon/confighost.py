@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -19,6 +19,7 @@ from ..proto.effects import Effect, Opened, Replaced
 from ..proto.engine import Engine
 from ..proto.engineconfig import EngineConfig, make_quorum
 from ..proto.errors import UsageError
+from ..proto.gathering import Gathering
 from ..proto.reconfiguring import Outcome, Reconfiguring, members_of
 from ..proto.service.base import Place, ViewEvent
 from ..proto.wire import CONFIGURATION, MessageType, mtu_needed, open_bytes
@@ -45,8 +46,6 @@ OPEN_BYTES_MAX: Final = 1536
 """Bytes of an OPEN that the core hands to the engine: ``ZJ_CTL_BYTES``."""
 HEARD_NS: Final = 3_000_000_000
 """A station that is to be added must have been heard within this time."""
-GATHER_NS: Final = 3_000_000_000
-"""Programs are held no longer for members that do not say READY."""
 
 
 class Host(Protocol):
@@ -138,9 +137,7 @@ class ConfigHost(ServiceHost):
         self._outbox: deque[bytes] = deque()
         self._held = False
         """An attempt is under way."""
-        self._awaited: set[int] = set()
-        """Members that have not said READY in this instance (V7)."""
-        self._opened_ns = 0
+        self._gathering = Gathering()
         self.last: tuple[str, bool | None] = ("", None)
         """What was said last of an attempt, and whether it was carried out."""
         self.attempts = 0
@@ -176,21 +173,24 @@ class ConfigHost(ServiceHost):
     @property
     def gathers(self) -> bool:
         """V7: programs are held until the groups of all members are whole again."""
-        return bool(self._awaited)
+        return self._gathering.holds
 
     def _hold(self) -> None:
         self._dp.hold(self._held or self.gathers or not self._engine.core.is_open or not self.host.is_running)
 
-    def _gathered(self, awaited: Iterable[int]) -> None:
-        before, self._awaited = self._awaited, self._awaited & set(awaited)
-        if before and not self._awaited:
+    def _gather(self, step: Callable[[], object]) -> None:
+        """It may be what was waited for last."""
+        before = self.gathers
+        step()
+        if before and not self.gathers:
             self._hold()
 
     def opened(self, effect: Opened) -> None:
         """An instance begins: what is noted as the configuration that this station has run under."""
         config = self.present
-        self._opened_ns = now_ns()
-        self._awaited = set(members_of(effect.incarnations)) if self.both.changing.number and not effect.joined else set()
+        self._gathering.end()
+        if self.both.changing.number and not effect.joined:
+            self._gathering.begin(now_ns(), members_of(effect.incarnations))
         self._store.present = Ran(self._engine.config.fingerprint, config.agreed_with(self.settings.key_mark))
 
     # ---- what an operator asks for
@@ -275,12 +275,12 @@ class ConfigHost(ServiceHost):
             return
         said = ConfigMessage.read(data)
         if said is not None and said.say is Say.READY:
-            self._gathered(self._awaited - {place[1]})
+            self._gather(lambda: self._gathering.ready(place[1]))
         else:
             self.both.on_message(position, place[0], place[1], data)
 
     def on_view(self, place: Place, view: ViewEvent, position: int) -> None:
-        self._gathered(view.members)
+        self._gather(lambda: self._gathering.members(view.members))
         self.both.on_view(position, view.instance, view.members)
 
     @property
@@ -288,8 +288,7 @@ class ConfigHost(ServiceHost):
         return bool(self._outbox) or self.both.waiting
 
     def flush(self) -> None:
-        if self._awaited and now_ns() - self._opened_ns > GATHER_NS:
-            self._gathered(())
+        self._gather(lambda: self._gathering.look(now_ns()))
         if outcomes := self.both.look(now_ns()):
             self.host.apply(outcomes)
             self.host.turn_again()
@@ -297,7 +296,7 @@ class ConfigHost(ServiceHost):
             self._outbox.popleft()
 
     def suspend(self) -> None:
-        self._awaited.clear()
+        self._gathering.end()
         self._outbox.clear()  # the next instance may have other members
 
     # ---- what does not concern it

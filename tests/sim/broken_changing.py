@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from zenjun.proto.changing import Changing, Stand
+from zenjun.proto.gathering import Gathering
 
 from .changing import Parts
 
@@ -47,9 +48,17 @@ class MarkBindsNobody(Changing):
         return self.stand.options
 
 
+class GathersNobody(Gathering):
+    """V7: programs send as soon as their station is in the instance."""
+
+    def begin(self, now: int, members: Iterable[int]) -> None:
+        pass
+
+
 VARIANTS: Final[dict[str, Callable[[], Parts]]] = {
     "no_old_quorum": NoOldQuorum,
     "number_not_durable": NumberNotDurable,
     "opens_by_file": OpensByFile,
+    "gathers_nobody": lambda: Parts(gathering=GathersNobody),
     "mark_binds_nobody": lambda: Parts(changing=MarkBindsNobody),
 }

@@ -16,12 +16,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from zenjun.proto.changing import Changing, Hold, Keep, Said, Stand, Tell
+from zenjun.proto.configmessages import ConfigMessage, Say
 from zenjun.proto.core import Message
 from zenjun.proto.effects import Changed, Closed, Opened, Persist, Send
 from zenjun.proto.engine import Engine
 from zenjun.proto.engineconfig import EngineConfig, make_quorum
 from zenjun.proto.errors import UsageError
-from zenjun.proto.reconfiguring import Outcome, Reconfiguring
+from zenjun.proto.gathering import Gathering
+from zenjun.proto.reconfiguring import Outcome, Reconfiguring, members_of
 from zenjun.proto.service.base import decode_view
 from zenjun.proto.wire import MessageType
 
@@ -35,6 +37,8 @@ N: Final = 5
 SEND_GAP_NS: Final = 15 * MS
 STORM_NS: Final = 12_000 * MS
 QUIET_NS: Final = 15_000 * MS
+JOIN: Final = b"\0 into the group"
+"""Said by a daemon in each instance: its program is a member of the one group that there is."""
 
 
 Line: TypeAlias = tuple[int, tuple[int, ...]]
@@ -123,6 +127,13 @@ class Machine:
         self.line: Line = (0, ())
         self.waits: deque[Message] = deque()
         self.said: list[str] = []
+        self.gathering = Gathering()
+        self.whole = False
+        """V7 was kept in this instance: what its program sends must reach the programs of all members."""
+        self.group: set[int] = set()
+        """Stations whose programs are in the group, at the place that was delivered last."""
+        self.members: frozenset[int] = frozenset()
+        """Those that have been in this instance from its beginning, at that place."""
 
     # ---- power
     def boot(self) -> None:
@@ -144,6 +155,7 @@ class Machine:
         self.outbox.clear()
         self.waits.clear()
         self.held, self.instance = False, 0
+        self.gathering = parts.gathering()
         world.log(f"s{self.station} boots: configuration {c.number} {c.options.decode()}{' joint' if c.joint else ''}")
         self.act(lambda now: self.both.follow(now, engine.start(now)))
 
@@ -175,16 +187,26 @@ class Machine:
         now, core = self.world.now, self.engine.core
         for message in core.deliver():
             if message.type == MessageType.USER:
+                self.world.checks.reaches(self, message)
                 self.waits.append(message)
             elif message.type == MessageType.VIEW:
                 view = decode_view(message.data)
+                self.members &= set(view.members)
+                self.group &= set(view.members)
+                self.gathering.members(view.members)
                 self.both.on_view(message.position, view.instance, view.members)
+            elif message.data == JOIN:
+                self.group.add(message.src + 1)
+            elif (said := ConfigMessage.read(message.data)) is not None and said.say is Say.READY:
+                self.gathering.ready(message.src + 1)
             else:
                 self.both.on_message(message.position, message.clock, message.src + 1, message.data)
         preack = core.positions().preack
         while self.waits and self.waits[0].position < preack:
             self.world.checks.released(self, self.waits.popleft())
         before = len(self.sent)
+        if self.gathering.look(now):
+            self.whole = False
         self.apply(self.both.look(now))
         while self.outbox and self.engine.offer(now, 0, 0, MessageType.SERVICE, self.outbox[0]):
             self.outbox.popleft()
@@ -207,6 +229,7 @@ class Machine:
                     self.waits.clear()
                     self.outbox.clear()
                     self.held, self.instance = False, outcome.instance
+                    self._gathers(outcome)
                     key = outcome.instance, outcome.incarnations
                     self.line = world.checks.lines.setdefault(key, key)
                     self.durable("ran", True)
@@ -214,6 +237,7 @@ class Machine:
                 case Changed():
                     world.checks.lines[outcome.instance, outcome.incarnations] = self.line
                 case Closed():
+                    self.gathering.end()
                     self.outbox.clear()
                     self.instance = 0
                     world.log(f"s{self.station} closed {outcome.instance}: {outcome.reason}")
@@ -227,6 +251,17 @@ class Machine:
                 case _:
                     pass
 
+    def _gathers(self, opened: Opened) -> None:
+        """As the daemon does."""
+        members = members_of(opened.incarnations)
+        self.group, self.members = set(), frozenset() if opened.joined else frozenset(members)
+        self.whole = bool(self.changing.number) and not opened.joined
+        self.outbox.append(JOIN)
+        self.gathering.end()
+        if self.whole:
+            self.gathering.begin(self.world.now, members)
+            self.outbox.append(ConfigMessage(Say.READY, self.changing.number).packed())
+
     def durable(self, what: str, value: Any) -> None:
         """Power may fail before the write, and after it. What the programs do goes on in between nowhere."""
         decided = what == "stand" and value.number > 0
@@ -238,7 +273,7 @@ class Machine:
 
     def offer(self) -> None:
         """A program sends, if the daemon takes it."""
-        if self.on and self.instance and not self.held:
+        if self.on and self.instance and not self.held and not self.gathering.holds:
             data = self.world.checks.new(self)
             if self.engine.offer(self.world.now, 1, 1, MessageType.USER, data):
                 self.world.checks.taken(self, data)
@@ -281,6 +316,8 @@ class Checks:
     orders: dict[tuple[int, int, int], bytes] = field(default_factory=dict)
     begun: dict[bytes, tuple[Line, int]] = field(default_factory=dict)
     """Message: the line that its sender was in, and time at which it was taken."""
+    whole: dict[bytes, bool] = field(default_factory=dict)
+    """Message: whether it must reach the programs at all members (V7)."""
     lines: dict[Line, Line] = field(default_factory=dict)
     """Instance and its members: the number of the one that was opened, and has led to it by votes."""
     first: dict[Line, int] = field(default_factory=dict)
@@ -296,6 +333,7 @@ class Checks:
 
     def taken(self, machine: Machine, data: bytes) -> None:
         self.begun[data] = machine.line, self.world.now
+        self.whole[data] = machine.whole
 
     def released(self, machine: Machine, message: Message) -> None:
         """At level preack, to a program of the machine."""
@@ -315,6 +353,11 @@ class Checks:
         self.first.setdefault(line, self.world.now)
         self.confirmed += message.src + 1 == machine.station
 
+    def reaches(self, machine: Machine, message: Message) -> None:
+        """Delivered: to the programs that are in the group at this place."""
+        if missing := machine.members - machine.group if self.whole.get(message.data) else ():
+            raise Violation("group", f"{message.data!r} does not reach the programs at {sorted(missing)}")
+
     def stands(self, machine: Machine, stand: Stand) -> None:
         """One configuration has a number."""
         if stand.number and self.options.setdefault(stand.number, stand.options) != stand.options:
@@ -328,6 +371,7 @@ class Parts:
     changing: type[Changing] = Changing
     engine: type[Engine] = Engine
     reconfiguring: type[Reconfiguring] = Reconfiguring
+    gathering: type[Gathering] = Gathering
 
     def stand(self, disk: Stand, file: Stand) -> Stand:
         """What a station starts with that has both."""
@@ -496,9 +540,13 @@ class World(Segment[Machine]):
             self.run(20 * MS)
         self._until(lambda: self.is_one() and max(m.changing.stand.number for m in self.stations) > one, "one more change")
         before = self.checks.confirmed
-        for m in self.stations:
-            m.offer()
-        self._until(lambda: self.checks.confirmed > before, "messages are released")
+
+        def released() -> bool:
+            for m in self.stations:  # taken once the programs of all are in their groups
+                m.offer()
+            return self.checks.confirmed > before
+
+        self._until(released, "messages are released")
 
     def is_one(self) -> bool:
         numbers = {m.changing.stand.number for m in self.stations}

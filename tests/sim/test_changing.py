@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from zenjun.proto.gathering import GATHER_NS, Gathering
 from zenjun.proto.openpdu import Claim
 from zenjun.proto.wire import HEADER, Kind, open_bytes
 
@@ -189,6 +190,48 @@ def test_a_change_without_faults_loses_nothing_and_leaves_nothing_undecided() ->
         world.traffic(100 * MS)
     world.run(500 * MS)
     assert world.checks.confirmed == len(world.checks.begun) > 100
+
+
+def sends_at_once(variant: str = "") -> World:
+    """Programs want to send all the time while one more station comes in."""
+    world = opened(variant)
+    world.machine(1).propose(trim(Options(4), {1, 2, 3, 4}))
+    for _ in range(2_000):
+        for machine in world.stations:
+            machine.offer()
+        world.run(MS)
+        if any(world.checks.whole.values()) and world.checks.confirmed == len(world.checks.begun):
+            break
+    return world
+
+
+@rule("V7")
+def test_what_is_sent_in_a_changed_configuration_reaches_the_programs_of_all_members() -> None:
+    world = sends_at_once()
+    assert number(world.machine(4)) == 1
+    assert any(world.checks.whole.values())
+
+
+@rule("V7")
+def test_programs_that_send_before_the_others_are_in_their_groups() -> None:
+    with pytest.raises(Violation, match="does not reach"):
+        sends_at_once("gathers_nobody")
+
+
+@rule("V7")
+def test_a_member_that_never_says_ready_is_waited_for_a_limited_time_and_one_that_goes_not_at_all() -> None:
+    gathering = Gathering()
+    gathering.begin(7, (1, 2, 3))
+    gathering.ready(1)
+    gathering.ready(9)
+    gathering.members((1, 3))
+    assert gathering.holds and not gathering.look(7 + GATHER_NS - 1) and gathering.holds
+    assert gathering.look(7 + GATHER_NS) and not gathering.holds
+    assert not gathering.look(8 + GATHER_NS), "once"
+    gathering.begin(8, (1, 2))
+    gathering.ready(1)
+    gathering.members((1,))
+    assert not gathering.holds
 
 
 @rule("V3", "M8")
