@@ -130,6 +130,10 @@ def main(argv: list[str] | None = None) -> int:
         return Exit.CONFIG
     if arguments.check:
         sys.stdout.write(f"{config.file}: the configuration is right\n")
+        if config.station.id not in config.cluster.roster:
+            sys.stdout.write(
+                f"station {config.station.id} is not in its roster: it waits until it is added (zenjun cluster add)\n"
+            )
         return Exit.OK
     if arguments.adopt is not None:
         return adopt(config, arguments.adopt)

@@ -13,7 +13,10 @@ from zenjun.daemon import config as config_module
 from zenjun.daemon.config import FILE_BYTES_MAX, MIB, OPTIONS, SECTIONS, Config, ConfigError, example, load, parse
 from zenjun.daemon.config.adopted import changed, options_of, with_options, with_station, without_station
 from zenjun.daemon.config.options import Nanoseconds
+from zenjun.daemon.confighost import Settings
 from zenjun.proto.errors import UsageError
+
+from ..virtual.engines import CONFIG
 
 GOOD = '[cluster]\nname = "c"\nstations = 3\n[station]\nid = 2\ninterface = "eth0"\n'
 
@@ -401,3 +404,19 @@ def test_a_station_that_is_required_is_not_removed() -> None:
     assert with_options(file, with_station(file, less, 5)).cluster.roster == {2, 3, 5}
     with pytest.raises(UsageError, match=r"quorum is 3: expected 0 or 1\.\.2"):
         changed(file, less, quorum=3)
+
+
+def test_the_highest_station_number_stays_where_frames_are_sealed_or_links_are_several() -> None:
+    """There no core of another width takes over while the cluster runs; stations below it and options change all the same."""
+    file = parse(GOOD)
+    chosen, options = Settings(file, CONFIG, ""), options_of(file.cluster)
+    chosen.stations = 3
+    above, below = with_station(file, options, 4), without_station(file, options, 1)
+    assert not chosen.unfit(above) and not chosen.unfit(below)
+    chosen.one_width = "links.count is more than 1"
+    for other in (above, without_station(file, options, 3)):
+        assert (
+            chosen.unfit(other) == "the highest station number cannot change while the cluster runs: links.count is more than 1"
+        )
+    assert not chosen.unfit(below) and not chosen.unfit(changed(file, options, heartbeat_ms=100))
+    assert "station.id is 4: expected 1..3" in wrong(LINKED.replace("id = 2", "id = 4") + link(1, "a"))[0][1]

@@ -74,6 +74,9 @@ def test_version_and_check(tmp_path: Path) -> None:
     good = tmp_path / "good.toml"
     good.write_text('[cluster]\nname = "x"\nstations = 1\n[station]\nid = 1\ninterface = "eth0"\n')
     assert once(["--config", str(good), "--check"]).returncode == 0
+    good.write_text(good.read_text().replace("id = 1", "id = 4"))
+    waits = once(["--config", str(good), "--check"])
+    assert waits.returncode == 0 and "station 4 is not in its roster: it waits until it is added" in waits.stdout
     good.write_text('[cluster]\nname = "x"\nstations = 1\nspeed = 3\n[station]\nid = 2\ninterface = "eth0"\n')
     bad = once(["--config", str(good)])
     assert bad.returncode == 3 and f"{good}:4:" in bad.stderr
