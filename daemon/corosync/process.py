@@ -54,6 +54,8 @@ NS_PER_MS: Final = 1_000_000
 PACE_S: Final = 0.002
 """Longest time that programs are not read for since own messages are under way: then a flood comes by the batch, instead of a
 message with each turn."""
+PACE_MESSAGES: Final = 8
+"""Under way, from which it is a flood: Pacemaker's few messages are read at once."""
 PACE_BYTES: Final = 16 << 10
 """In a turn, above which programs are read on: large messages are a batch each."""
 
@@ -385,7 +387,7 @@ class Process:
         if not self.stopped.done():
             self._show_ring()
             self._set_alarm()
-            if 0 < said < PACE_BYTES and self.standin.ring.under_way:
+            if 0 < said < PACE_BYTES and self.standin.ring.under_way >= PACE_MESSAGES:
                 asyncio.get_running_loop().remove_reader(self.server.fileno())
                 self._pause = self.after(PACE_S, self._read_programs)
 
