@@ -67,7 +67,7 @@ def evil(body: bytes, like: bytes) -> bytes:
     return like[:6] + EVIL + like[12:ETHERNET_HEADER] + body
 
 
-def talk(lab: Lab, count: int = 20, size_max: int = 2000) -> None:
+def talk(lab: Lab, count: int = 8, size_max: int = 2000) -> None:
     with programs(lab, {"g": "preack"}, ids=MEMBERS) as members:
         exchange(members, [plan(m, count, random.Random(m.station), size_max=size_max) for m in members])
 

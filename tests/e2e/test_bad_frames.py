@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from zenjun.proto import wire
+from zenjun.proto.envelope import PROBE, Envelope, Suite, What
 from zenjun.proto.wire import (
     CHANGE,
     CONFIRM,
@@ -32,6 +33,7 @@ from zenjun.proto.wire import (
 from zenjun.tools.lab import Lab, Station
 
 from ..capturefile import CaptureFile
+from ..link.test_links import crc32c
 from ..sim.frames import add_checksum, patch
 from .cluster import (
     PATIENT,
@@ -385,6 +387,50 @@ def test_flood_of_small_frames_case_35(segment: Lab, tmp_path: Path, what: str) 
             wait_for(all_counted, f"{handed} of {sent} frames are counted as dropped for {' or '.join(reason)}")
         assert status(segment.station(1))["instance"] == instance
         assert len(log_of(segment.station(1)).splitlines()) - lines < 40, "no flood in the log"
+
+
+def enveloped(what: What, tx: int, number: int, body: bytes, cluster_number: bytes, piece: int = 0) -> bytes:
+    """A frame of a cluster without a key, with a right checksum."""
+    head = Envelope(int.from_bytes(cluster_number, "big"), what, tx, Suite.NONE, len(body), b"evil", number, piece=piece).packed()
+    return ethernet(head + body + crc32c(head + body).to_bytes(4, "big"))
+
+
+@pytest.mark.slow
+def test_flood_of_well_formed_frames(segment: Lab, tmp_path: Path) -> None:
+    """Without a key they cannot be told from real ones: unfinished PIECEs, PROBEs that want an answer, NAKs of whole windows;
+    with them runts and frames of VLANs. Nobody is removed, nothing is lost, and answers stay few."""
+    one = segment.station(1)
+    with programs(segment, {"g": "preack"}, ids=MEMBERS) as members:
+        confirm = next(
+            p for p in reversed(capture_kinds(segment, members, tmp_path)[Kind.CONFIRM]) if p[HEADER.offset("src")] == 2
+        )
+        ours, incarnation = confirm[:4], status(one)["incarnation"]
+        nak = NAK.struct.pack(1, 64, 0, incarnation) + RANGE.struct.pack(0, 2**32 - 1) * 64
+        kinds = {
+            "rx_piece": [enveloped(What.PIECE, 2, 16 * k, bytes(1000), ours, 15 << 8 | 16) for k in range(1, 9)],
+            "rx_probe": [enveloped(What.PROBE, 2, 7, PROBE.struct.pack(1, 1, k, 1400, 0) + bytes(1300), ours) for k in range(4)],
+        }
+        more = [ethernet(with_payload(patch(confirm, "target", 1), Kind.NAK, nak)), ethernet(ours), ethernet(b"")]
+        more += [
+            GROUP + bytes(6) + tags + ETHERTYPE.to_bytes(2, "big") + confirm
+            for tags in (b"\x81\0\0\n", b"\x88\xa8\0\n\x81\0\0\n")
+        ]
+        before, asked, frames = datapath(one), core(one), sum(datapath(s)["tx_frames"] for s in map(segment.station, MEMBERS))
+        instance = status(one)["instance"]
+        argv = [sys.executable, str(Path(__file__).with_name("flood.py")), "eth0", "2"]
+        argv += [frame.hex() for frame in [*(f for some in kinds.values() for f in some), *more]]
+        flood = segment.station(ATTACKER).spawn(argv, stdout=subprocess.PIPE, text=True)
+        exchange(members, [plan(m, 300, random.Random(35), chunk=25) for m in members], 60)
+        sent = int(flood.communicate(timeout=60)[0])
+        assert sent > 2_000
+        exchange(members, [plan(m, 100, random.Random(36)) for m in members], 30)
+        now, answered = datapath(one), core(one)
+        counted = {name: now[name] - before[name] for name in kinds} | {"rx_nak": answered["rx_nak"] - asked["rx_nak"]}
+        left = sum(datapath(s)["tx_frames"] for s in map(segment.station, MEMBERS)) - frames
+        print(f"{sent} frames sent, counted at station 1: {counted}; the stations sent {left}")
+        assert all(counted.values()), counted
+        assert now["rx_pieced"] == before["rx_pieced"], "none was ever whole"
+        assert status(one)["instance"] == instance and all(process_alive(segment.station(i)) for i in MEMBERS)
 
 
 def handed_by_a_stranger(lab: Lab) -> int:
