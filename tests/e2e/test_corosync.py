@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -140,6 +141,11 @@ def test_a_node_that_is_cut_off_is_alone_and_comes_back() -> None:
             member.tell("send", "10", "20", f"after{member.station}-")
         until(got([first, second, third], 33), "messages of all")
         assert first.messages()[3:] == second.messages()[3:] == third.messages()[3:]
+        up.lab.partition([[1], [2], [3]])
+        until(lambda: [m.nodes() for m in (first, second, third)] == [[1], [2], [3]], "each is alone")
+        up.lab.heal()
+        up.together(1, 2, 3)
+        until(lambda: all(m.nodes() == [1, 2, 3] for m in (first, second, third)), "all together again")
 
 
 def test_processes_that_end_one_after_the_other() -> None:
@@ -171,8 +177,13 @@ def test_processes_that_end_one_after_the_other() -> None:
 
 
 def test_a_flood_is_complete_and_a_node_is_killed() -> None:
+    """Also while frames are lost and a stand-in is stopped."""
     with standins(3) as up:
-        flood(members(up, 1, 2, 3))
+        up.lab.set_loss(0.01)
+        found = members(up, 1, 2, 3)
+        flood(found)
+        up.lab.set_loss(0.0)
+        stopped(up, *found)
         assert up.run(1, "corosync-cfgtool", "-k", "2").returncode == 0
         assert up.processes[2].wait(DEADLINE_S) == 8, "it is not to be started again"
         assert "killed by node 1" in up.log(2)
@@ -193,6 +204,19 @@ def flood(found: list[Member]) -> None:
         mine = [text for sender, _, text, _ in first.messages() if sender == node]
         assert mine == [f"{label}-{k}" for k in range(count)]
     assert not any(entry[0] == "error" for m in (first, second, third) for entry in m.heard)
+
+
+def stopped(up: StandIns, first: Member, second: Member, third: Member) -> None:
+    """A stand-in that is stopped delays its own programs only, and has missed nothing."""
+    count = len(first.messages())
+    up.processes[3].send_signal(signal.SIGSTOP)
+    for member in (first, second, third):
+        member.tell("send", "50", "60", f"on{member.station}-")
+    until(got([first, second], count + 100), "messages of the others")
+    assert len(third.messages()) == count
+    up.processes[3].send_signal(signal.SIGCONT)
+    until(got([first, second, third], count + 150), "all messages")
+    assert first.messages() == second.messages() == third.messages()
 
 
 def test_two_nodes_that_lose_each_other_both_keep_quorum() -> None:
