@@ -265,10 +265,11 @@ def test_each_leaves_and_comes_back_in_turn_with_traffic_cases_3_19(five: Lab) -
 
 
 def _left(talker: Talker, number: int, times: int) -> float:
-    """When the talker was told that this station had left, for the first or a later time; waits for that."""
+    """When the talker was told that this station had left, for the first or a later time; waits for that. Another one may take
+    a new life in the same view (rule 8), if its opening has used up a later number."""
 
     def told() -> list[float]:
-        return [h.at for h in list(talker.heard) if isinstance(h.item, ClusterView) and h.item.left == (number,)]
+        return [h.at for h in list(talker.heard) if isinstance(h.item, ClusterView) and number in h.item.left]
 
     wait_for(lambda: len(told()) >= times, f"{number} has left {times} times")
     return told()[times - 1]
