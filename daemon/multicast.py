@@ -271,7 +271,12 @@ class MulticastHost:
     def _take(self) -> None:
         """Take what the links have accepted (rule E2: before anything at a place of the main order). Without a quorum it is kept:
         left in the links it would be news in every turn."""
-        if self.links is None or self.member.machine is None:
+        machine = self.member.machine
+        if self.links is None or machine is None:
+            return
+        if machine.is_fast and not self._accepted and self._standing.quorum:
+            if self.links.pairs:
+                self._apply(self.member.on_links(now_ns(), list(self.links.pairs.values())))
             return
         for station, pair in list(self.links.pairs.items()):
             self._accepted.extend((station, records) for records in pair.take())
@@ -328,9 +333,10 @@ class MulticastHost:
         """When ``on_time`` has something to do. Asked twice in a turn of the daemon, mostly where no group has one of these
         orders."""
         machine = self.member.machine
-        if machine is None or not machine.due or not self._standing.quorum:
+        if machine is None or not self._standing.quorum:
             return TIME_MAX
-        return min(machine.due.values())
+        deadline = machine.deadline
+        return TIME_MAX if deadline is None else deadline
 
     def on_time(self, now: int) -> None:
         if now >= self.deadline:
@@ -359,7 +365,20 @@ class MulticastHost:
                     self._let_go(order)
             elif isinstance(effect, Fenced):
                 self.fenced(effect.text)
+        self._take_records()
         self._pump()
+
+    def _take_records(self) -> None:
+        """Give the links what the machine has for them, after what its effects have."""
+        machine = self.member.machine
+        if machine is None or self.links is None:
+            return
+        for station in machine.ready:
+            if self.links.is_member(station):
+                self._pair(station).take_from(machine)
+                self._touched.add(station)
+            else:
+                machine.flush(station, None)
 
     def _transmit(self, station: int, record: Record) -> None:
         """A message to many stations is made once, and lies once for all of them (rule L5)."""

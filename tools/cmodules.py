@@ -138,8 +138,8 @@ def _declarations(folder: Path, *names: str) -> str:
 
 
 def _core() -> Module:
-    names = ("zj.h", "face.h")
-    sources = (*_sources(CORE), *_sources(CORE / "order"))
+    names = ("zj.h", "face.h", "multi/multi.h")
+    sources = (*_sources(CORE), *_sources(CORE / "order"), *_sources(CORE / "multi"))
     return Module("zenjun.proto.core._core", CORE, names, _declarations(CORE, *names), sources)
 
 

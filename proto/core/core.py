@@ -171,6 +171,11 @@ class Core:
         return int(ffi.cast("uintptr_t", lib.zj_api()))
 
     @property
+    def handle(self) -> Any:
+        """The ``zj_core``, for other functions of this module."""
+        return self._core
+
+    @property
     def handle_pointer(self) -> int:
         """Address of the ``zj_core``."""
         return int(ffi.cast("uintptr_t", self._core))

@@ -7,18 +7,21 @@ same bytes.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..core import Core, Stage
 from ..engineconfig import EngineConfig, make_core
 from ..envelope import pieces_carry
-from ..wire import Ordering, view_hash
+from ..wire import view_hash
 from .codec import Encoded, decode
 from .records import Record
+from .sendqueue import SendQueue
+
+if TYPE_CHECKING:
+    from .fast import FastStation
 
 WINDOW: Final = 32
 SLOTS: Final = 128
@@ -64,7 +67,7 @@ class Pair:
         if own_frame_max is not None:  # else what the other end takes would be built, whatever the interface carries
             self.core.set_frame_max(own_frame_max)
         self._index = 1 if station == low else 0
-        self._queue: deque[Encoded] = deque()
+        self._queue = SendQueue()
         self._since = now
         self.malformed = 0
         """Messages of the other station that are no records."""
@@ -76,22 +79,22 @@ class Pair:
 
     def send(self, record: Encoded) -> None:
         """Give the link a record, after those that it has."""
-        self._queue.append(record)
+        self._queue.put(record)
+
+    def take_from(self, machine: FastStation) -> None:
+        """Give the link what the machine has for it, after those that it has."""
+        machine.flush(self.other, self._queue)
 
     def pump(self, now: int) -> bool:
         """Give the core what it has room for. Returns whether it has taken something: step it then."""
-        taken = False
         if self._queue and not self.core.unstable:
             self._since = now
-        while self._queue:
-            record = self._queue[0]
-            if not self.core.offer(
-                record.data, group=record.group, client=record.client, type=record.type, ordering=Ordering.FIFO
-            ):
-                break
-            self._queue.popleft()
-            taken = True
-        return taken
+        return self._queue.pump(self.core.handle)
+
+    def give_to(self, machine: FastStation) -> None:
+        """Give the machine the records that have been accepted, without a detour through Python."""
+        self.malformed += machine.take_link(self.core.handle, self._index, self.other, self.incarnation)
+        self.core.positions()
 
     def take(self) -> list[list[Record]]:
         """Records that have been accepted, by PDU."""

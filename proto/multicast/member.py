@@ -27,9 +27,10 @@ from .codec import (
     encode_flush,
     encode_state,
 )
+from .fast import FastStation
+from .links import Pair
 from .main import MainOrder
 from .records import Broadcast, Closed, Effect, Entry, Flush, Id, Joined, Left, Record, State, Synced, ViewEvent
-from .station import Station
 from .tables import ORDERS, TABLES, Era, EraNumber, Program
 
 MULTICAST: Final = frozenset({Ordering.ABCAST, Ordering.TOKEN})
@@ -45,7 +46,7 @@ class Member:
 
     def __init__(self, station: int, groups: Groups) -> None:
         self.station = station
-        self.machine: Station | None = None
+        self.machine: FastStation | None = None
         """None: this station takes no part, or does not know yet that it does."""
         self._groups = groups
         self._view: ViewEvent | None = None
@@ -75,7 +76,7 @@ class Member:
         self._admitted.clear()
 
     def _start(self, main: MainOrder) -> list[Effect]:
-        self.machine = Station(self.station, main, WINDOW, SETTLE_NS)
+        self.machine = FastStation(self.station, main, WINDOW, SETTLE_NS, direct=True)
         self._log.clear()
         self._view = None
         return self.machine.begin()
@@ -251,6 +252,15 @@ class Member:
     def on_records(self, now: int, accepted: Iterable[tuple[int, Iterable[Record]]]) -> list[Effect]:
         """Records of links, by PDU, and the station that they come from."""
         return self.machine.on_pdus(now, accepted) if self.machine is not None else []
+
+    def on_links(self, now: int, pairs: Iterable[Pair]) -> list[Effect]:
+        """Take what links have accepted, while the machine ``is_fast``."""
+        machine = self.machine
+        if machine is None:
+            return []
+        for pair in pairs:
+            pair.give_to(machine)
+        return machine.on_pdus(now, ())
 
     def on_time(self, now: int) -> list[Effect]:
         return self.machine.on_time(now) if self.machine is not None else []

@@ -379,7 +379,7 @@ class Ordering:
         self.last[m.program, m.order] = m.id.number
         self.sequence[m.order].append(m.id)
         for group in m.groups:
-            self.digests[m.id.era, group] = _digest(self.digests[m.id.era, group], m.id)
+            self.digests[m.id.era, group] = add_digest(self.digests[m.id.era, group], m.id)
         content = m.data.content if m.data is not None else b""
         self.effects.append(Deliver(m.id, m.program, m.order, m.groups, content, m.time or 0))
 
@@ -532,7 +532,7 @@ class Ordering:
         self.effects[at:at] = [Send(station, record) for record in records]
 
 
-def _digest(before: int, name: Id) -> int:
+def add_digest(before: int, name: Id) -> int:
     """The digest of a group's messages, 64 bits, after one more."""
     data = struct.pack(">QIIII", before, *name.era, name.origin, name.number)
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")

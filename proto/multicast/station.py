@@ -224,10 +224,7 @@ class Station(Ordering):
     def _all_closed(self) -> None:
         """Rule E6: everything before is stable, and forgotten."""
         self._compare_digests()
-        for name, m in sorted(self.messages.items()):
-            if name.era < self.era.number:
-                self._finish(m)
-                self.messages.pop(name, None)
+        self._finish_before()
         for era, origin in [key for key in self._gone if key[0] < self.era.number]:
             del self._gone[era, origin]
         for life in [life for life, under_way in self._unfinished.items() if not under_way]:
@@ -235,6 +232,12 @@ class Station(Ordering):
         self.main.forget()
         self.effects.append(Settled(self.era.number))
         self.digests = defaultdict(int, {k: v for k, v in self.digests.items() if k[0] >= self.era.number})
+
+    def _finish_before(self) -> None:
+        for name, m in sorted(self.messages.items()):
+            if name.era < self.era.number:
+                self._finish(m)
+                self.messages.pop(name, None)
 
     def _compare_digests(self) -> None:
         seen: dict[tuple[EraNumber, int], tuple[int, int]] = {}

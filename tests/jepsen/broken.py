@@ -16,6 +16,7 @@ from zenjun.daemon import __main__ as daemon
 from zenjun.proto.core import Fault
 from zenjun.proto.engine import EngineConfig
 from zenjun.proto.multicast import member
+from zenjun.proto.multicast.main import MainOrder
 from zenjun.proto.multicast.station import Station
 
 from tests.model.multicast import broken as broken_orders
@@ -33,6 +34,19 @@ ORDERS["DecidedToEverybody"] = DecidedToEverybody
 DEFECTS = sorted({*RULES, *CORE, *ORDERS})
 
 
+def in_python(defect: type[Station]) -> type[Station]:
+    """A machine for a daemon that has nothing in C: the rules that are broken are those of the twin."""
+
+    class Machine(defect):  # type: ignore[misc, valid-type]
+        is_fast = False
+        ready: frozenset[int] = frozenset()
+
+        def __init__(self, station: int, main: MainOrder, window: int, settle: int, *, direct: bool) -> None:
+            super().__init__(station, main, window, settle)
+
+    return Machine
+
+
 def main(argv: list[str]) -> int:
     """Exit code of the daemon, 2 for an unknown defect."""
     if not argv or argv[0] not in DEFECTS:
@@ -40,7 +54,7 @@ def main(argv: list[str]) -> int:
         return 2
     defect = argv[0]
     if defect in ORDERS:
-        setattr(member, "Station", ORDERS[defect])  # noqa: B010
+        setattr(member, "FastStation", in_python(ORDERS[defect]))  # noqa: B010
     elif defect in CORE:
         faulty = functools.partial(EngineConfig, faults=int(CORE[defect]))
         setattr(daemon, "EngineConfig", faulty)  # noqa: B010 (a type checker knows it as a class)

@@ -1,8 +1,8 @@
 """Runs of the model from the command line.
 
 ``python -m tests.model.multicast FIRST COUNT [KIND ...]``: many seeds; prints those that fail. KIND is ``abstract`` (the default:
-links that lose nothing), ``lossy`` (links as modelled, on a wire that loses), ``cores`` (the product's links on that wire) or
-``hosts`` (the daemon's part).
+links that lose nothing), ``lossy`` (links as modelled, on a wire that loses), ``cores`` (the product's links on that wire),
+``hosts`` (the daemon's part), ``c`` or ``c-cores`` (the machine whose open era is in C, beside its twin).
 ``python -m tests.model.multicast counts``: records per message, beside the paper's table. Simulated, not measured.
 """
 
@@ -18,6 +18,7 @@ from ...sim.violation import Violation
 from . import hostworld
 from .cores import CoreWorld
 from .counts import table
+from .inc import Beside
 from .lossy import LossyWorld
 from .world import simulate
 
@@ -26,6 +27,8 @@ KINDS: Final[dict[str, Callable[[int], Violation | None]]] = {
     "lossy": lambda seed: simulate(seed, kind=LossyWorld),
     "cores": lambda seed: simulate(seed, kind=CoreWorld),
     "hosts": hostworld.simulate,
+    "c": lambda seed: simulate(seed, Beside),
+    "c-cores": lambda seed: simulate(seed, Beside, kind=CoreWorld),
 }
 SAY_EVERY: Final = 1_000
 """Seeds after which the state of a run is printed."""

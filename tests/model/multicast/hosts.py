@@ -25,8 +25,10 @@ from zenjun.daemon.observe import Journal
 from zenjun.daemon.services import Services
 from zenjun.proto.engineconfig import EngineConfig
 from zenjun.proto.multicast.codec import Encoded
+from zenjun.proto.multicast.fast import FastStation
 from zenjun.proto.multicast.links import LinkLife, Links, Pair
 from zenjun.proto.multicast.records import Record
+from zenjun.proto.multicast.sendqueue import SendQueue
 from zenjun.proto.service.base import ViewEvent
 from zenjun.proto.service.groups import Groups
 from zenjun.proto.wire import MessageType, Ordering
@@ -62,6 +64,14 @@ class FakePair:
         out = list(self.accepted)
         self.accepted.clear()
         return out
+
+    def take_from(self, machine: FastStation) -> None:
+        queue = SendQueue()
+        machine.flush(self.other, queue)
+        self.queue.extend(queue.take())
+
+    def give_to(self, machine: FastStation) -> None:
+        machine.take_records(self.other, [r for records in self.take() for r in records])
 
     def restart(self, now: int) -> None:
         pass

@@ -1,0 +1,138 @@
+"""Runs of the machine whose open era is in C (``proto/multicast/fast.py``), under the same checkers as its twin in Python."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from zenjun.proto.multicast.fast import FastStation
+from zenjun.proto.multicast.main import MainOrder
+from zenjun.proto.multicast.records import Effect, Entry, Id, Record, Send
+from zenjun.proto.multicast.station import Station
+from zenjun.proto.multicast.tables import ORDERS, Program, Table
+from zenjun.proto.multicast.work import Message
+
+from ...sim.violation import Violation
+
+
+class InC(FastStation):
+    """What the checkers look at comes out of C while that has it."""
+
+    @property
+    def messages(self) -> dict[Id, Message]:
+        return self.known() if self.is_fast else self._messages
+
+    @messages.setter
+    def messages(self, messages: dict[Id, Message]) -> None:
+        self._messages = messages
+
+    @property
+    def sequence(self) -> defaultdict[str, list[Id]]:
+        if not self.is_fast:
+            return self._sequence
+        return defaultdict(list, {order: self.unreleased(k) for k, order in enumerate(ORDERS)})
+
+    @sequence.setter
+    def sequence(self, sequence: defaultdict[str, list[Id]]) -> None:
+        self._sequence = sequence
+
+    @property
+    def unfinished(self) -> list[Message]:
+        if not self.is_fast:
+            return super().unfinished
+        return [m for m in self.known().values() if self._is_own(m)]
+
+
+class Beside(InC):
+    """Its twin in Python gets every input, too, and must want the same: events, and records for each station."""
+
+    def __init__(self, station: int, main: MainOrder, window: int = 256, settle: int = 20_000_000) -> None:
+        super().__init__(station, main, window, settle)
+        self.twin = Station(station, main.copy(), window, settle)
+        self._inside = False
+
+    def begin(self) -> list[Effect]:
+        return self._both(lambda: super(Beside, self).begin(), self.twin.begin)
+
+    def send(self, now: int, program: Program, groups: Iterable[int], content: bytes, safe: bool = False) -> Id | None:
+        addressed = tuple(groups)
+        names = (super().send(now, program, addressed, content, safe), self.twin.send(now, program, addressed, content, safe))
+        if names[0] != names[1]:
+            raise Violation("twin", f"station {self.me} gives a message the name {names[0]}, its twin {names[1]}")
+        return names[0]
+
+    def on_pdus(self, now: int, accepted: Iterable[tuple[int, Iterable[Record]]]) -> list[Effect]:
+        kept = [(source, tuple(records)) for source, records in accepted]
+        return self._both(lambda: super(Beside, self).on_pdus(now, kept), lambda: self.twin.on_pdus(now, kept))
+
+    def on_entry(self, now: int, entry: Entry) -> list[Effect]:
+        return self._both(lambda: super(Beside, self).on_entry(now, entry), lambda: self.twin.on_entry(now, entry))
+
+    def after(self, now: int) -> list[Effect]:
+        if self._inside:  # it ends every other input
+            return super().after(now)
+        return self._both(lambda: super(Beside, self).after(now), lambda: self.twin.after(now))
+
+    def _both(self, mine: Callable[[], list[Effect]], other: Callable[[], list[Effect]]) -> list[Effect]:
+        self._inside = True
+        try:
+            return self._same(mine(), other())
+        finally:
+            self._inside = False
+
+    def _same(self, mine: list[Effect], other: list[Effect]) -> list[Effect]:
+        if _sorted(mine) != _sorted(other):
+            first = next((a, b) for a, b in zip(_flat(mine), _flat(other), strict=False) if a != b)
+            raise Violation("twin", f"station {self.me} wants {first[0]}, its twin {first[1]}")
+        if (self.deadline, self.unfinished_ids()) != (self.twin.deadline, [m.id for m in self.twin.unfinished]):
+            raise Violation("twin", f"station {self.me} waits for {self.deadline}, its twin for {self.twin.deadline}")
+        return mine
+
+    def unfinished_ids(self) -> list[Id]:
+        return [m.id for m in self.unfinished]
+
+
+def _sorted(effects: list[Effect]) -> tuple[list[Effect], dict[int, list[Record]]]:
+    """What happens here, in order, and the records for each station, in order; in C the two are not one list."""
+    sends: defaultdict[int, list[Record]] = defaultdict(list)
+    for e in effects:
+        if isinstance(e, Send):
+            sends[e.to].append(e.record)
+    return [e for e in effects if not isinstance(e, Send)], dict(sends)
+
+
+def _flat(effects: list[Effect]) -> list[Any]:
+    events, sends = _sorted(effects)
+    return [*events, *((to, record) for to in sorted(sends) for record in sends[to]), "nothing more"]
+
+
+# ---- broken on purpose: what goes between C and Python at a change of eras
+
+
+class ForgetsFinished(Beside):
+    """E5: it is not remembered which messages of the frozen era are finished."""
+
+    def _take_back(self) -> None:
+        super()._take_back()
+        self._gone.clear()
+
+
+class ForgetsWaiting(Beside):
+    """I4: what is delivered and has not reached level preack is forgotten when the next era opens."""
+
+    def _give_old(self) -> None:
+        self.sequence.clear()
+        super()._give_old()
+
+
+class NobodyFollows(Beside):
+    """O7: C is not told who follows whom."""
+
+    def _give_table(self, order: int, table: Table) -> None:
+        super()._give_table(order, type(table)({}))
+        for group, members in sorted(table.groups.items()):
+            self._give_group(order, group, members)
+
+
+DEFECTS = (ForgetsFinished, ForgetsWaiting, NobodyFollows)

@@ -1,0 +1,46 @@
+"""The machine whose open era is in C: all properties in many histories, and in each the same as its twin in Python wants."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..rules import rule
+from ..sim.history_asserts import assert_holds, block
+from ..sim.violation import Violation
+from .multicast.cores import CoreWorld
+from .multicast.inc import DEFECTS, Beside
+from .multicast.world import simulate
+
+SEEDS = 20
+CORE_SEEDS = 2
+VARIANTS_FROM = 1799110036
+VARIANT_SEEDS = 60
+
+
+def run(seed: int) -> Violation | None:
+    return simulate(seed, Beside)
+
+
+def run_on_cores(seed: int) -> Violation | None:
+    return simulate(seed, Beside, kind=CoreWorld)
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_seeds(number: int) -> None:
+    assert_holds(run, block(number, SEEDS // 2))
+
+
+def test_seeds_on_cores() -> None:
+    assert_holds(run_on_cores, block(0, CORE_SEEDS))
+
+
+@pytest.mark.parametrize("seed", [1799101073, 1799101161])
+def test_seeds_that_once_failed(seed: int) -> None:
+    """What came back from C was two copies of each message: one was delivered, the other one, not delivered, was given to C."""
+    assert run(seed) is None
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.__name__)
+@rule("E5", "E6", "O7")
+def test_what_is_lost_between_c_and_python_is_caught(defect: type[Beside]) -> None:
+    assert any(simulate(seed, defect) for seed in range(VARIANTS_FROM, VARIANTS_FROM + VARIANT_SEEDS)), "nobody sees it"
