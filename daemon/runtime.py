@@ -229,9 +229,7 @@ class Runtime:
                 continue
             catch_up = 0
             ours = turn.want or self._again or not self.is_running or self._clients.waiting
-            if not ours and self.has_begun:
-                self._engine.join_heartbeat(turn.now)
-            if not ours and not (self.has_begun and self._engine.has_work):  # all was done in C
+            if not ours:  # all was done in C
                 self._planned_ns = min(deadline, turn.next_due)
                 return False
             self._serve(turn)

@@ -83,6 +83,7 @@ class Engine:
         self.last_instance = 0
         """Number of the instance it was in last, 0: none."""
         self.core = make_core(config)
+        self._pauses = self._lates = 0  # of the core's, as last taken
         self._frame_max = config.frame_max
         self._build(config, self.core, incarnation, instance)
         self._bringing = self._handover
@@ -93,7 +94,9 @@ class Engine:
         self.config = config
         self._next_core = core
         self.quorum = make_quorum(config)
-        self._heartbeat = Heartbeat(core, self._timers, config.heartbeat_ns)
+        self._heartbeat = Heartbeat(core, self._timers)
+        for one in {self.core, core}:
+            one.set_beats(config.heartbeat_ns, pause_ns=config.fail_timeout_ns, late_ns=self._late_ns(config))
         self.silence = Silence(
             fail_timeout_ns=config.fail_timeout_ns,
             progress_timeout_ns=config.progress_timeout_ns,
@@ -162,6 +165,7 @@ class Engine:
     def start(self, now: int) -> list[Effect]:
         """Begin to open. Call once, before anything else. The first effect is the Persist of this incarnation."""
         self._now = self.began_ns = now
+        self._begin_ticks(now)
         self.watch.start(now)
         self.medium.verify(now)
         return self._absorb(now, self.opening.start(now))
@@ -195,23 +199,14 @@ class Engine:
             status |= _CONTROL
         if status & _CONTROL:
             effects += self._follow(now, self._control.take(now))
+            self.watch.hasten(now)
         if status & _FENCED:
             effects += self._report_fence()
-        self._heartbeat.join(now)
+        self._beat(now)
         if self.next_deadline_ns() > now:
             return effects
         self.silence.note_late(now, now - self.own_deadline_ns())
         return effects + self._serve(now)
-
-    def join_heartbeat(self, now: int) -> None:
-        """If another station's heartbeat has woken this one, send the own one along with it. Cheap: called after every wake-up;
-        ``poll`` does it as well."""
-        self._heartbeat.join(self._tick(now))
-
-    @property
-    def has_work(self) -> bool:
-        """Whether ``poll`` has work after a turn of the data path that needed nothing of Python, and after ``join_heartbeat``."""
-        return self._heartbeat.is_joined
 
     def on_timeout(self, now: int) -> list[Effect]:
         """A deadline may be over. Early and repeated calls are harmless."""
@@ -237,7 +232,9 @@ class Engine:
         """An operator wants a member out: its removal is proposed. It may come back as a new incarnation. UsageError if it is no
         member, this station itself, or if the rest would have no quorum."""
         now = self._tick(now)
-        return self._absorb(now, self.medium.expel(now, station, reason)) + self._serve(now)
+        effects = self._absorb(now, self.medium.expel(now, station, reason))
+        self.watch.hasten(now)
+        return effects + self._serve(now)
 
     def leave(self, now: int) -> list[Effect]:
         """Leave on purpose: queues a CONFIRM with BYE, and two more by the next deadlines; ``left`` is True after the last. The
@@ -327,7 +324,8 @@ class Engine:
     def next_deadline_ns(self) -> int:
         """When to call ``on_timeout`` at the latest, or ``NEVER``. A pure read."""
         core = self.core
-        return min(self.own_deadline_ns(), core.nak_due_ns(), core.poll_due_ns(), core.confirm_due_ns())
+        of_core = (core.nak_due_ns(), core.poll_due_ns(), core.confirm_due_ns(), core.beat_due_ns(), core.silence_due_ns())
+        return min(self.own_deadline_ns(), *of_core)
 
     def own_deadline_ns(self) -> int:
         """The same without the core's deadlines, for a driver whose data path looks at those itself. Moves only by an input."""
@@ -400,6 +398,7 @@ class Engine:
             return []
         self._bringing.end()
         self.core, self._bringing = self._next_core, self._handover
+        self._begin_ticks(self._now)
         self._control.mailbox = self.core
         return [Replaced()]
 
@@ -456,11 +455,33 @@ class Engine:
         it is processed first)."""
         if now <= self._now:
             return self._now
-        if now - self._now > self.config.fail_timeout_ns:
+        self._now = now
+        core = self.core
+        core.tick(now)
+        if core.pauses != self._pauses:
+            self._pauses = core.pauses
             self.membership.restart_timeouts(now)
             self.watch.forgive(now)
-        self._now = now
+        self._note_lates()
         return now
+
+    def _begin_ticks(self, now: int) -> None:
+        """The core has not been driven before."""
+        self.core.tick(now)
+        self._pauses, self._lates = self.core.pauses, self.core.late()[0]
+
+    def _note_lates(self) -> None:
+        """Deadlines that C has served too late."""
+        count, at_ns = self.core.late()
+        if count != self._lates:
+            self.silence.note_lates(count - self._lates, at_ns)
+            self._lates = count
+
+    def _beat(self, now: int) -> None:
+        """After what has come has been taken, the heartbeat. The data path does it as well."""
+        if self.core.beat(now):
+            self.core.step(now, False)
+        self._note_lates()
 
     def _serve(self, now: int) -> list[Effect]:
         """Everything that is due."""
@@ -468,12 +489,12 @@ class Engine:
         self._serve_core(now)
         if self._timers.due(Deadline.BYE, now):
             self._heartbeat.bye(now)
-        if self._timers.due(Deadline.WATCH, now):
+        if self._timers.due(Deadline.WATCH, now) or self.core.silence_due_ns() <= now:
             effects += self._follow(now, self.watch.look(now))
         return effects + self._absorb(now, self.medium.serve(now))
 
     def _serve_core(self, now: int) -> None:
-        """NAKs, POLLs (rule C4), confirmations that waited for a ring that does not drain, the heartbeat."""
+        """NAKs, POLLs (rule C4), confirmations that waited for a ring that does not drain."""
         core = self.core
         if not core.is_open:
             return
@@ -483,9 +504,6 @@ class Engine:
         if core.poll_due_ns() <= now:
             core.step(now, False)  # what has been delivered since the last one is not pending any more
             acted |= core.poll(now) > 0
-        if self._timers.due(Deadline.HEARTBEAT, now):
-            acted |= self._heartbeat.beat(now)
-            self.watch.postpone(now)
         if acted or core.confirm_due_ns() <= now:
             core.step(now, False)
 

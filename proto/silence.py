@@ -83,6 +83,11 @@ class Silence:
             self._late_at_ns = now
             self.late += 1
 
+    def note_lates(self, count: int, at_ns: int) -> None:
+        """So many deadlines that C serves were served too late, the last one then."""
+        self.late += count
+        self._late_at_ns = max(self._late_at_ns, at_ns)
+
     def note_quiet(self, quiet: Collection[int], members: Collection[int]) -> None:
         """These of these members (station numbers) have not been heard for a while, and are being asked."""
         now_quiet = frozenset(quiet)
@@ -97,6 +102,11 @@ class Silence:
     def suspicious(self) -> bool:
         """A member's acks do not advance while others' do: look again soon."""
         return bool(self._stuck)
+
+    @property
+    def since_ns(self) -> int:
+        """Every member counts as heard then at the earliest."""
+        return self._since_ns
 
     def heard_ns(self, peer: Peer) -> int:
         """Time at which it was last heard, as far as it may be judged by that."""

@@ -19,7 +19,6 @@ Name = TypeVar("Name", bound=Enum)
 class Deadline(IntEnum):
     """Those that the parts of the engine share one table for. Opening, reset and core have their own."""
 
-    HEARTBEAT = auto()
     BYE = auto()
     """``heartbeat.py``."""
     WATCH = auto()

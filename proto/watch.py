@@ -43,7 +43,7 @@ class Watch:
         self.starvation = Starvation(config, parts)
         self._notices = Notices()
         self._looked_ns = 0
-        self._is_hurried = False
+        self._is_hurried = self._is_stopped = False
         self._waiting_since_ns = 0  # in no instance since then
         self._quorate = True
         self._doubts = False
@@ -55,11 +55,11 @@ class Watch:
     def start(self, now: int) -> None:
         """Opening has begun."""
         self._waiting_since_ns = now
-        self._timers.set(Deadline.WATCH, self.next_ns(now))
+        self._set(now)
 
     def begin(self, now: int) -> list[Effect]:
         """An instance begins: nothing is waited for."""
-        self._timers.set(Deadline.WATCH, self.next_ns(now))
+        self._set(now)
         return self._report_blocked(now, (), True)
 
     def end(self, now: int) -> None:
@@ -70,6 +70,8 @@ class Watch:
     def stop(self) -> None:
         """This station leaves."""
         self._timers.stop(Deadline.WATCH)
+        self._core.watch((), since_ns=0, quiet_ns=0, lag_at_ns=NEVER)
+        self._is_stopped = True
 
     def hurry(self, now: int) -> None:
         """The members have changed: look at once. There may be quorum again, which programs are to be told."""
@@ -77,10 +79,30 @@ class Watch:
         self._timers.set(Deadline.WATCH, now)
 
     def postpone(self, now: int) -> None:
-        """A heartbeat is out. All stations beat along with the first, so that all have been heard now: the watch need not wake
-        this station to find that out. A look that is to be taken at once is not put off."""
+        """The next look is due by what is known now, but not at once. A look that is to be taken at once is not put off."""
         if not self._is_hurried:
-            self._timers.set(Deadline.WATCH, max(now + MS, self.next_ns(now)))
+            self._set(now)
+
+    def hasten(self, now: int) -> None:
+        """Something may have changed that is to be looked at sooner."""
+        if self._core.is_open and not self._is_hurried and not self._is_stopped:
+            self._set(now, self._timers.at_ns(Deadline.WATCH))
+
+    def _set(self, now: int, latest_ns: int = NEVER) -> None:
+        """When to look next; what depends on what comes meanwhile is left to C. A look that finds nothing is not taken again at
+        once."""
+        soonest = now + MS
+        core, silence = self._core, self._silence
+        if core.is_open:
+            members, after_ns = self._membership.target_indices, self._probing.after_ns
+            quiet_ns = silence.quiet_at_ns(core, members, after_ns)
+            core.watch(
+                members,
+                since_ns=silence.since_ns,
+                quiet_ns=after_ns if soonest < quiet_ns else 0,
+                lag_at_ns=max(soonest, self._looked_ns + self._config.progress_timeout_ns // 4),
+            )
+        self._timers.set(Deadline.WATCH, min(latest_ns, max(soonest, self.next_ns(now))))
 
     def forgive(self, now: int) -> None:
         """This station did not run for a while: every wait begins again."""
@@ -114,7 +136,8 @@ class Watch:
 
     # ---- reads
     def next_ns(self, now: int) -> int:
-        """When a member can be asked, suspected or cleared at the earliest: an idle cluster is not woken to find nothing."""
+        """When a member can be asked, suspected or cleared at the earliest: an idle cluster is not woken to find nothing. Without
+        what ``Core.silence_due_ns`` says: who has just been heard, and what own PDUs wait for."""
         core, membership, silence, config = self._core, self._membership, self._silence, self._config
         if not core.is_open:
             return now + self._opening.pace.window_ns // 2
@@ -122,15 +145,16 @@ class Watch:
         at = NEVER if due is None else due
         if membership.busy or self._doubts:
             at = min(at, now + config.probe_interval_ns)
-        own = core.peer(core.index)
-        if silence.suspicious or own.min_al < own.req or core.starves:
+        if silence.suspicious:
             at = min(at, self._looked_ns + config.progress_timeout_ns // 4)
         members = membership.target_indices
         quiet_ns = silence.quiet_at_ns(core, members, self._probing.after_ns)
         if quiet_ns <= now:  # being asked already: again, or the time is over
             over_ns = silence.quiet_at_ns(core, members, silence.patience(now) * config.fail_timeout_ns)
-            quiet_ns = min(now + config.probe_interval_ns, over_ns)
-        return min(at, quiet_ns, self._looked_ns + config.progress_timeout_ns)
+            at = min(at, now + config.probe_interval_ns, over_ns)
+        elif quiet_ns <= now + MS:
+            at = min(at, quiet_ns)
+        return min(at, self._looked_ns + config.progress_timeout_ns)
 
     def _unheard(self, now: int) -> list[int]:
         """Rule M11: the members that have not been heard for ``quorum_timeout_ns``, if the others are no quorum. A station that

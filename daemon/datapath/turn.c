@@ -134,7 +134,7 @@ static void arm(struct dp *d, uint64_t due)
 
 static uint64_t engine_due(const struct dp *d, uint64_t deadline)
 {
-    return min64(deadline, d->api->poll_due(d->core));
+    return min64(min64(deadline, d->api->poll_due(d->core)), d->api->silence_due(d->core));
 }
 
 /* Where frames are spread, one that is missing may still be on its way over the other link. */
@@ -151,6 +151,7 @@ static uint64_t next_due(const struct dp *d, uint64_t deadline, uint64_t now)
     /* A confirmation is the core's own business in zj_step; one that is over and still there must not turn the loop hot. */
     due = min64(due, max64(d->api->confirm_due(d->core), now + DP_CONFIRM_GUARD_NS));
     due = min64(due, nak_due(d));
+    due = min64(due, d->api->beat_due(d->core));
     due = min64(due, links_retry_at(&d->links));
     due = min64(due, guard_due(&d->guard));
     if (d->hearing && d->hearing->due)
@@ -290,6 +291,14 @@ static uint32_t wants(struct dp *d, uint32_t status, uint64_t now)
     return want;
 }
 
+/* NAKs and the heartbeat that are due; what a step after it reports. */
+static uint32_t repair_and_beat(struct dp *d, uint64_t now, uint32_t drained, int over)
+{
+    if (drained && nak_due(d) <= now)
+        d->api->nak(d->core, now); /* thousands a second where frames are lost: too many for the engine's timer */
+    return (drained || over) && d->api->beat(d->core, now) ? d->api->step(d->core, now, drained) : 0;
+}
+
 int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
 {
     uint64_t now = dp_now();
@@ -302,11 +311,10 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
         uint32_t drained, more = 0, undelivered = 0;
         const uint32_t received = links_receive(&d->links, now, &drained);
         look_for_events(d);
-        uint32_t progress = received + clients_offer(d, &more);
+        uint32_t work = clients_offer(d, &more), progress = received + work;
         now = dp_now();
         status = d->api->step(d->core, now, drained);
-        if (drained && nak_due(d) <= now)
-            d->api->nak(d->core, now); /* thousands a second where frames are lost: too many for the engine's timer */
+        status |= repair_and_beat(d, now, drained, now >= slice_end);
         /* Frames first: other stations wait for them, our clients only for us. */
         uint32_t sent = links_transmit(&d->links, now, &more);
         if (d->pairs.open) {
@@ -314,7 +322,8 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
             sent += links_transmit_pairs(&d->links, now);
         }
         clients_release(d);
-        progress += sent + deliver(d, &undelivered);
+        work += deliver(d, &undelivered);
+        progress += sent + work;
         more |= undelivered;
         status = hold_control(d, status, undelivered);
         clients_release(d);
@@ -326,7 +335,7 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
             want |= DP_W_DEADLINE; /* judged only once the ring is empty: a silent peer's frames may lie in it */
         if (want)
             break;
-        if (progress)
+        if (work || (progress && status & ZJ_S_PENDING)) /* heartbeats call for no answer */
             d->active_at = now;
         if (!drained || more || progress) {
             if (over) {

@@ -7,7 +7,7 @@ Messages and frames cross in batches: one call fills a buffer that lives as long
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ..errors import InvariantError, UsageError, invariant
@@ -58,7 +58,7 @@ _next_vote: Final = lib.zj_proposal
 _nak_due: Final = lib.zj_nak_due
 _poll_due: Final = lib.zj_poll_due
 _confirm_due: Final = lib.zj_confirm_due
-_last_tx: Final = lib.zj_last_tx
+_silence_due: Final = lib.zj_silence_due
 _get_peer: Final = lib.zj_peer
 _starves: Final = lib.zj_starves
 _unpack: Final = ffi.unpack
@@ -496,6 +496,52 @@ class Core:
         """Queue a CONFIRM with these ``wire.Flag`` bits."""
         lib.zj_heartbeat(self._core, now, flags)
 
+    # ---- heartbeats and silence (beat.c)
+    def set_beats(self, interval_ns: int, *, pause_ns: int, late_ns: int) -> None:
+        """interval_ns: between two heartbeats. pause_ns: a station that did not look for longer counts a pause. late_ns: what is
+        served so much too late counts as late."""
+        lib.zj_beats(self._core, interval_ns, pause_ns, late_ns)
+
+    def begin_beats(self, now: int) -> None:
+        """The first heartbeat is due an interval from now."""
+        lib.zj_beats_begin(self._core, now)
+
+    def end_beats(self) -> None:
+        """There are no more."""
+        lib.zj_beats_end(self._core)
+
+    def tick(self, now: int) -> None:
+        """This station runs now; ``beat`` does it as well."""
+        lib.zj_tick(self._core, now)
+
+    def beat(self, now: int) -> bool:
+        """Queue the heartbeat that is due, or with which this station joins another's. Whether one was queued."""
+        return bool(lib.zj_beat(self._core, now))
+
+    def beat_due_ns(self) -> int:
+        """When to call ``beat``, or ``NEVER``."""
+        return int(lib.zj_beat_due(self._core))
+
+    def watch(self, members: Iterable[int], *, since_ns: int, quiet_ns: int, lag_at_ns: int) -> None:
+        """What ``silence_due_ns`` looks at. since_ns: the members (indices) count as heard then, or later. quiet_ns: who was
+        not heard for so long is to be asked; 0: nobody is. lag_at_ns: when to look if PDUs are not everywhere, or
+        memory lacks."""
+        lib.zj_watch(self._core, sum(1 << index for index in members), since_ns, quiet_ns, lag_at_ns)
+
+    def silence_due_ns(self) -> int:
+        """When the engine has to look at who is silent, as far as it is known now, or ``NEVER``."""
+        return int(_silence_due(self._core))
+
+    @property
+    def pauses(self) -> int:
+        """How often this station has not run for longer than pause_ns."""
+        return int(lib.zj_pauses(self._core))
+
+    def late(self) -> tuple[int, int]:
+        """How often this station was late with a heartbeat or a look, and when it last was."""
+        count = int(lib.zj_late(self._core, self._pair))
+        return count, self._pair[0]
+
     def peer(self, index: int) -> Peer:
         _get_peer(self._core, index, self._peer)
         return tuple.__new__(Peer, PEER.unpack(self._peer_bytes))  # Peer._make, which is called n times a turn, without a call
@@ -527,7 +573,7 @@ class Core:
 
     def last_tx_ns(self) -> int:
         """Time at which a frame for all was last taken to be sent; at opening, that time."""
-        return int(_last_tx(self._core))
+        return int(lib.zj_last_tx(self._core))
 
     def last_word_ns(self) -> int:
         """The same, of a frame for anybody."""

@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-#define ZJ_API_VERSION 10u
+#define ZJ_API_VERSION 11u
 
 typedef struct zj_core zj_core;
 
@@ -376,6 +376,21 @@ uint64_t zj_confirm_due(const zj_core *c);
 uint32_t zj_nak(zj_core *c, uint64_t now);               /* queue NAKs that are due; how many */
 uint32_t zj_poll(zj_core *c, uint64_t now);              /* queue the POLL that is due; 1 if one was */
 void zj_heartbeat(zj_core *c, uint64_t now, uint32_t flags); /* queue a CONFIRM with these flags */
+/* Heartbeats and silence (beat.c). interval: between two heartbeats. A station that has not looked for more than pause_ns counts a
+ * pause; one that serves a heartbeat, or looks at the silence of the others, late_ns or more after it was due counts that. */
+void zj_beats(zj_core *c, uint64_t interval_ns, uint64_t pause_ns, uint64_t late_ns);
+void zj_beats_begin(zj_core *c, uint64_t now);           /* the first is due an interval from now */
+void zj_beats_end(zj_core *c);
+void zj_tick(zj_core *c, uint64_t now);                  /* this station runs now; zj_beat does it as well */
+/* Once what has come has been taken: queue the heartbeat that is due, or with which this station joins another's; 1 if one was. */
+uint32_t zj_beat(zj_core *c, uint64_t now);
+uint64_t zj_beat_due(const zj_core *c);                  /* ns, or UINT64_MAX */
+/* What zj_silence_due looks at: members as bits, heard at the earliest at since; quiet_ns 0: at none. From lag_at on also at whether
+ * PDUs of members are not everywhere, or memory lacks. */
+void zj_watch(zj_core *c, uint64_t members, uint64_t since, uint64_t quiet_ns, uint64_t lag_at);
+uint64_t zj_silence_due(const zj_core *c);               /* when the engine has to look; ns, or UINT64_MAX */
+uint64_t zj_pauses(const zj_core *c);                    /* counted so far */
+uint64_t zj_late(const zj_core *c, uint64_t *at);        /* likewise; *at: the last time */
 void zj_peer(const zj_core *c, uint32_t station, struct zj_peer *out);
 void zj_matrix(const zj_core *c, uint64_t *al);          /* al[h * n + j] */
 const struct zj_counters *zj_counters(const zj_core *c);
@@ -429,6 +444,9 @@ struct zj_api {
     void (*limit_size)(zj_core *, uint32_t, uint32_t);
     uint32_t (*pdu_max)(const zj_core *);
     uint32_t (*asked_again)(const zj_core *);
+    uint32_t (*beat)(zj_core *, uint64_t);
+    uint64_t (*beat_due)(const zj_core *);
+    uint64_t (*silence_due)(const zj_core *);
 };
 const struct zj_api *zj_api(void);
 

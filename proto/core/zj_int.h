@@ -256,6 +256,14 @@ struct zj_core {
 
     struct { uint64_t seen, at, wait; } poll; /* poll.c; seen: progress at the last step */
 
+    struct {                  /* beat.c */
+        uint64_t interval, due, heard; /* heard: CONFIRMs, as last looked at */
+        uint64_t pause, ran, pauses;   /* ran: when this station last looked */
+        uint64_t late, late_at, lates;
+        uint64_t planned;              /* zj_silence_due as it was then */
+    } beat;
+    struct { uint64_t members, since, quiet, lag_at; } watch; /* zj_watch */
+
     struct {                  /* zj_report_progress */
         int on, bye;
         uint64_t seen;        /* progress when zj_proposal last had nothing */

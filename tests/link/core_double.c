@@ -165,7 +165,7 @@ struct double_core *double_create(uint32_t self)
 {
     struct double_core *c = calloc(1, sizeof *c);
     c->self = self;
-    c->nak_due = c->poll_due = c->confirm_due = UINT64_MAX;
+    c->nak_due = c->poll_due = c->confirm_due = c->beat_due = c->silence_due = UINT64_MAX;
     return c;
 }
 
@@ -199,9 +199,23 @@ static uint32_t pdu_max(const zj_core *core)
 
 static uint32_t asked_again(const zj_core *core) { return ((const struct double_core *)(const void *)core)->again; }
 
+static uint32_t beat(zj_core *core, uint64_t now)
+{
+    struct double_core *c = CORE(core);
+    if (now < c->beat_due)
+        return 0;
+    c->beat_due = UINT64_MAX;
+    c->beats++;
+    return 1;
+}
+
+static uint64_t beat_due(const zj_core *core) { return ((const struct double_core *)(const void *)core)->beat_due; }
+static uint64_t silence_due(const zj_core *core) { return ((const struct double_core *)(const void *)core)->silence_due; }
+
 const struct zj_api *double_api(void)
 {
     static const struct zj_api api = {ZJ_API_VERSION, sizeof(struct zj_api), rx, step, tx, tx_done, offer, next, positions, nak_due,
-                                      poll_due, confirm_due, nak, NULL, NULL, NULL, NULL, address, limit_size, pdu_max, asked_again};
+                                      poll_due, confirm_due, nak, NULL, NULL, NULL, NULL, address, limit_size, pdu_max, asked_again,
+                                      beat, beat_due, silence_due};
     return &api;
 }

@@ -26,6 +26,8 @@ struct double_core {
     /* order */
     uint64_t position;              /* of what is delivered next */
     uint64_t positions[3];
+    uint64_t beat_due, silence_due;
+    uint32_t beats;
     uint64_t nak_due, poll_due, confirm_due, nak_at; /* nak_at: when NAKs were asked for last */
     uint32_t naks;
     uint32_t limit, base, again;    /* as the data path has set them; 0: not. What is asked for again */

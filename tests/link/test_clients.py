@@ -768,6 +768,13 @@ def test_deadlines(bench: Bench) -> None:
     bench.core.c.poll_due = now_ns() + 20_000_000
     bench.until(lambda: False, want=Want.DEADLINE)
     bench.core.c.poll_due = 2**64 - 1
+    bench.core.c.beat_due = now_ns() + 20_000_000
+    bench.until(lambda: bench.core.c.beats == 1)
+    assert not bench.turn().want, "a heartbeat is no matter for Python"
+    bench.core.c.silence_due = now_ns() + 20_000_000
+    assert bench.turn().next_due <= bench.core.c.silence_due
+    bench.until(lambda: False, want=Want.DEADLINE)
+    bench.core.c.silence_due = 2**64 - 1
     bench.core.c.confirm_due = now_ns() + 1_000_000
     before = bench.core.c.steps
     assert not bench.turn().want

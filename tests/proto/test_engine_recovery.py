@@ -119,7 +119,7 @@ def test_places_in_the_order_never_come_again() -> None:
         for to in (cluster.nodes[0], cluster.nodes[2]):
             to.apply(cluster.now, to.engine.on_frames(cluster.now, [(add_checksum(bytes(ahead)), cluster.nodes[1].mac)]))
         cluster.run(600 * MS)
-    cluster.run(600 * MS)
+    cluster.run(max(node.config.progress_timeout_ns for node in cluster.nodes))  # every station looks once
     cluster.send(0, b"a")
     cluster.until(lambda: settled(cluster, 1))
     cluster.run(600 * MS)
