@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from zenjun.proto.core import Status
-from zenjun.proto.effects import Changed
+from zenjun.proto.effects import Changed, Replaced
 
 from ..virtual.engines import CONFIG, Cluster, Node, opened
 from ..virtual.segment import MS
@@ -100,3 +101,29 @@ def test_who_was_late_knows_it_and_who_has_paused_blames_nobody(make: object) ->
         cluster.run(20 * MS)
         assert 2 not in {station for change in one.reported(Changed) for station in change.left}
         cluster.run(3_000 * MS)
+
+
+def test_another_configuration_beats_at_its_own_pace() -> None:
+    """Its core is another one. What has passed before it took over is no pause."""
+    cluster = plain()
+    for node in cluster.nodes:
+        changed = replace(node.config, number=1, fingerprint=1, heartbeat_ns=CONFIG.heartbeat_ns // 2)
+        node.config = changed
+        node.apply(cluster.now, node.engine.reconfigure(cluster.now, changed, "faster"))
+    cluster.until(lambda: all(node.reported(Replaced) and node.engine.core.is_open for node in cluster.nodes))
+    cluster.run(1_000 * MS)
+    for node in cluster.nodes:
+        node.__class__ = InDaemon
+    polls.clear()
+    cluster.frames.clear()
+    cluster.run(IDLE_NS)
+    beats = 3 * (IDLE_NS // (CONFIG.heartbeat_ns // 2))
+    assert beats * 9 // 10 <= len(cluster.frames) <= beats + 3
+    assert all(polls[node] <= 2 * (IDLE_NS // CONFIG.progress_timeout_ns) + 2 for node in cluster.nodes), polls.values()
+    assert not any(node.engine.silence.late for node in cluster.nodes)
+    one = cluster.nodes[0]
+    pauses, one.paused = one.engine.core.pauses, True
+    cluster.run(CONFIG.fail_timeout_ns * 5 // 4)
+    one.paused = False
+    one.on_timeout(cluster.now)
+    assert one.engine.core.pauses == pauses + 1
