@@ -196,7 +196,7 @@ CAUGHT_AT: dict[Fault | str, int] = {
     "never_expelled": 26,
     "ignore_restart": 10,
     "forget_promise": 1,
-    "forget_doubted": 10,
+    "forget_doubted": 36,
     "deaf_to_closed": 20,
     "judge_late+believe_one": 17,
     "no_reopen": 5,
