@@ -506,8 +506,13 @@ class MulticastHost:
         self.go_on()
 
     def _send_outgoing(self) -> None:
-        for client in list(self._outgoing):
-            self._send_from(client)
+        while True:
+            waited = self._next
+            for client in list(self._outgoing):
+                self._send_from(client)
+            if waited is None or self._next is not None:
+                break
+            # Who was to go first has gone, or was refused: those before it in this pass have waited for it.
 
     def go_on(self) -> None:
         """Send what programs have given since the last input: all of a turn together, so that their messages share records and
@@ -529,6 +534,8 @@ class MulticastHost:
 
     def _send(self, m: Outgoing) -> bool:
         """False: not now."""
+        if self._next is m.connection:
+            self._next = None  # it is asked anew whether it can go, and must wait
         is_here = m.connection in self._connections
         verdict = self.judge(m) if is_here else None
         if isinstance(verdict, tuple):
@@ -536,7 +543,7 @@ class MulticastHost:
             return True
         if verdict is WAIT or not self.is_ready or not self._standing.quorum:
             return False
-        if self._next not in (None, m.connection) and self._next in self._connections:
+        if self._next is not None and self._next in self._connections:
             return False
         self._next = m.connection if self._own_bytes + len(m.data) > MESSAGE_MAX and self._own else None
         if self._next is not None:

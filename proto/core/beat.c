@@ -98,7 +98,9 @@ uint32_t zj_beat(zj_core *c, uint64_t now)
             c->beat.due = next;
         }
     }
-    c->beat.planned = zj_silence_due(c);
+    /* A PDU after an idle time can make it due in the past: no fault of this station. */
+    const uint64_t due = zj_silence_due(c);
+    c->beat.planned = due < now ? now : due;
     return sent;
 }
 

@@ -104,6 +104,33 @@ def test_who_ends_while_its_large_message_waits_holds_up_nobody(monkeypatch: pyt
     assert [c.rstrip(b"\0") for c in contents(p) if not c.startswith(b"large")] == [b"before", b"after"]
 
 
+def test_who_is_refused_while_its_large_message_waits_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its right to send is taken away meanwhile."""
+    monkeypatch.setattr("zenjun.daemon.multicast.MESSAGE_MAX", 100)
+    run = Few()
+    first, p, q = (run.daemons[1].connect() for _ in range(3))
+    for program in (first, p, q, run.daemons[2].connect()):
+        run.put_join(program, 1, "g")
+    run.settled()
+    host = run.daemons[1].multicast
+    judge, refused = host.judge, False
+    monkeypatch.setattr(
+        host, "judge", lambda m: ("not-allowed", "no right") if refused and m.connection is q.connection else judge(m)
+    )
+    run.put_send_to(p, [1], b"before" + bytes(20))
+    run.run_until(run.now + 1)
+    run.put_send_to(q, [1], b"large" + bytes(95))
+    run.run_until(run.now + 1)
+    run.put_send_to(first, [1], b"first" + bytes(20))
+    run.put_send_to(p, [1], b"after" + bytes(20))
+    run.run_until(run.now + 1)
+    assert q.held and first.held, "they wait for the large one"
+    refused = True
+    run.settled()
+    assert q.errors == ["not-allowed"] and not q.held
+    assert sorted(c.rstrip(b"\0") for c in contents(p)) == [b"after", b"before", b"first"]
+
+
 def test_a_message_that_waits_goes_to_the_next_instance() -> None:
     """It waits for a quorum when the instance ends: programs are in their groups again before it is sent."""
     run = Few()

@@ -103,6 +103,20 @@ def test_who_was_late_knows_it_and_who_has_paused_blames_nobody(make: object) ->
         cluster.run(3_000 * MS)
 
 
+@pytest.mark.parametrize("after_ms", [120, 720, 1520, 1920])
+def test_a_message_after_an_idle_time_makes_nobody_late(after_ms: int) -> None:
+    """When to look at the others is then in the past, by what no station has missed: nobody waits longer before a removal."""
+    cluster = in_daemon()
+    cluster.run(after_ms * MS)
+    cluster.nodes[2].paused = True
+    heard = max(cluster.nodes[k].engine.core.peer(2).heard_ns for k in (0, 1))
+    cluster.send(0, b"x")
+    cluster.run(5 * MS)
+    assert all(node.engine.silence.late == 0 for node in cluster.nodes)
+    cluster.until(lambda: all(node.reported(Changed) for node in cluster.nodes[:2]), 5_000 * MS)
+    assert cluster.now - heard <= CONFIG.fail_timeout_ns + 4 * CONFIG.probe_interval_ns
+
+
 def test_another_configuration_beats_at_its_own_pace() -> None:
     """Its core is another one. What has passed before it took over is no pause."""
     cluster = plain()
