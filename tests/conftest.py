@@ -13,7 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from .stalls import LONG_S, Sleeper
+from .stalls import LONG_S, Finding, Sleeper
 
 # As with the simulation: a run that judges a change takes the same examples every time, all others look for new ones.
 # Nor is it judged by how long an example takes: what only computes gives way to real daemons (tests/lanes.py).
@@ -97,7 +97,7 @@ _STALLED: dict[str, float] = {}
 
 def _unstalled(item: pytest.Item) -> Generator[None, object, object]:
     """A test of real daemons, or another one of time, that fails on a machine that stalls meanwhile says so first (stalls.py).
-    What a judge of histories finds counts on any machine."""
+    What a judge of histories finds counts on any machine, and so does a ``Finding``."""
     is_of_time = item.get_closest_marker("lab") or item.get_closest_marker("docker") or item.path.parent.name in CLOCKED
     if not is_of_time or item.get_closest_marker("judge"):
         return (yield)
@@ -106,6 +106,8 @@ def _unstalled(item: pytest.Item) -> Generator[None, object, object]:
     begun = time.monotonic()
     try:
         return (yield)
+    except Finding:
+        raise
     except (Exception, pytest.fail.Exception) as error:
         time.sleep(AFTER_S)
         if late := _SLEEPER[0].longest_s(begun):

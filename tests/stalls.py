@@ -30,6 +30,16 @@ while os.getppid() == parent:
 """
 
 
+class Finding(AssertionError):
+    """What has been delivered, or committed, is not what was promised: no stall excuses that, and it is not tried once more."""
+
+
+def found(ok: bool, what: str) -> None:
+    """A promise that is kept on any machine."""
+    if not ok:
+        raise Finding(what)
+
+
 class Sleeper:
     """The process, and what it has noted."""
 

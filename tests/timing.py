@@ -20,7 +20,7 @@ def until_enough(run: Callable[[float], T], enough: Callable[[T], bool], first_s
         found = run(seconds)
         if enough(found):
             return found
-    raise AssertionError(f"hardly anything has happened in {seconds:g} s: {found}")
+    raise AssertionError(f"not within {seconds:g} s: enough to mean something; hardly anything has happened: {found}")
 
 
 def in_time(ok: bool, what: str) -> None:

@@ -22,6 +22,8 @@ from typing import Any, TypeAlias, TypeVar
 from zenjun.daemon.client import Event, Level, Message, SendLevel, SyncConnection, SyncGroup, View, connect_sync
 from zenjun.tools.lab import Lab, LabError, Station
 
+from ..stalls import found
+
 T = TypeVar("T")
 Options: TypeAlias = Mapping[str, Mapping[str, Any]]
 Burst: TypeAlias = tuple[str, SendLevel, list[bytes]]
@@ -371,7 +373,7 @@ def compare(what: str, sequences: Sequence[Sequence[Message]], sent: Sequence[tu
                 f"{got[first : first + 1]!r:.200} against {wanted[first : first + 1]!r:.200}"
             )
     places = [m.place for m in sequences[0]]
-    assert all(a < b for a, b in itertools.pairwise(places)), f"{what}: places do not grow"
+    found(all(a < b for a, b in itertools.pairwise(places)), f"{what}: places do not grow")
     if sent is None:
         return
     by_sender: dict[tuple[int, int], list[bytes]] = defaultdict(list)
@@ -383,6 +385,7 @@ def compare(what: str, sequences: Sequence[Sequence[Message]], sent: Sequence[tu
     assert by_sender.keys() == expected.keys(), f"{what}: senders {by_sender.keys()} instead of {expected.keys()}"
     for key, messages in expected.items():
         got_data = by_sender[key]
+        found(not Counter(got_data) - Counter(messages), f"{what}: of sender {key} messages came that were not sent, or twice")
         assert got_data == messages, (
             f"{what}: of sender {key} {len(got_data)} messages came instead of {len(messages)}; lost "
             f"{len(Counter(messages) - Counter(got_data))}, too many {len(Counter(got_data) - Counter(messages))}"

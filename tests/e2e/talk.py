@@ -30,6 +30,7 @@ from zenjun.daemon.client import (
 )
 from zenjun.tools.lab import Lab, Station
 
+from ..stalls import Finding, found
 from .cluster import wait_for
 
 Place: TypeAlias = tuple[int, int, int]
@@ -220,13 +221,13 @@ def agree(talkers: Sequence[Talker]) -> None:
     lives = [(t.station, life) for t in talkers for life in t.lives() if life]
     for station, life in lives:
         places = [place for place, _ in life]
-        assert places == sorted(places), f"station {station}: places go back"
+        found(places == sorted(places), f"station {station}: places go back")
     for (a, one), (b, other) in itertools.combinations(lives, 2):
         low, high = max(one[0][0], other[0][0]), min(one[-1][0], other[-1][0])
         mine, theirs = ([entry for entry in life if low < entry[0] < high] for life in (one, other))
         if mine != theirs:
             at = next((k for k, (x, y) in enumerate(zip(mine, theirs, strict=False)) if x != y), min(len(mine), len(theirs)))
-            raise AssertionError(
+            raise Finding(
                 f"stations {a} and {b} differ between {low} and {high} ({len(mine)} and {len(theirs)} entries) at {at}: "
                 f"{mine[at : at + 2]} against {theirs[at : at + 2]}"
             )
@@ -238,8 +239,9 @@ def nothing_sure_is_lost(talkers: Sequence[Talker], survivors: Sequence[Talker])
         have = set(survivor.messages())
         for talker in talkers:
             lost = talker.sure.keys() - have
-            assert not lost, (
-                f"confirmed at station {talker.station}, missing at {survivor.station}: {sorted(lost)[:5]} ({len(lost)})"
+            found(
+                not lost,
+                f"confirmed at station {talker.station}, missing at {survivor.station}: {sorted(lost)[:5]} ({len(lost)})",
             )
 
 
@@ -250,6 +252,6 @@ def one_view_each(talkers: Sequence[Talker], quorum: int) -> dict[int, tuple[int
         told = [h.item for h in talker.heard if isinstance(h.item, Event) and h.item.name in ("view", "open", "reopened")]
         for event in told:
             members = tuple(sorted(event.members))
-            assert seen.setdefault(event.instance, members) == members, f"instance {event.instance}: {members}, {seen}"
-            assert len(members) >= quorum, f"instance {event.instance} has only {members}"
+            found(seen.setdefault(event.instance, members) == members, f"instance {event.instance}: {members}, {seen}")
+            found(len(members) >= quorum, f"instance {event.instance} has only {members}")
     return seen
