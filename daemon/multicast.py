@@ -135,8 +135,8 @@ class MulticastHost:
         self._own_bytes = 0
         self._outgoing: dict[int, deque[Outgoing]] = {}
         """By client number."""
-        self._next: Connection | None = None
-        """The program whose message waits until there is room for it among the unfinished ones: no other one goes before it."""
+        self._next: Outgoing | None = None
+        """It waits until there is room for it among the unfinished ones: none that shares a group with it goes before it."""
         self._last: tuple[Record, Encoded] | None = None
         self._touched: set[int] = set()
         self._accepted: list[tuple[int, list[Record]]] = []
@@ -534,19 +534,21 @@ class MulticastHost:
 
     def _send(self, m: Outgoing) -> bool:
         """False: not now."""
-        if self._next is m.connection:
+        if self._next is m:
             self._next = None  # it is asked anew whether it can go, and must wait
         is_here = m.connection in self._connections
+        if not is_here and len(m.data) > MESSAGE_MAX:
+            return True  # it would have been refused, but its program went while it waited
         verdict = self.judge(m) if is_here else None
         if isinstance(verdict, tuple):
             self._dp.refuse(m.connection.slot, *verdict, handle=m.handles[0] if m.handles else 0)
             return True
         if verdict is WAIT or not self.is_ready or not self._standing.quorum:
             return False
-        if self._next is not None and self._next in self._connections:
+        if self._own_bytes + len(m.data) > MESSAGE_MAX and self._own:
+            self._next = self._next or m
             return False
-        self._next = m.connection if self._own_bytes + len(m.data) > MESSAGE_MAX and self._own else None
-        if self._next is not None:
+        if self._next is not None and not set(self._next.groups).isdisjoint(m.groups):
             return False
         groups = self.member.groups_of_one_order(m.groups)
         if not groups:

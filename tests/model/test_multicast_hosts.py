@@ -104,6 +104,38 @@ def test_who_ends_while_its_large_message_waits_holds_up_nobody(monkeypatch: pyt
     assert [c.rstrip(b"\0") for c in contents(p) if not c.startswith(b"large")] == [b"before", b"after"]
 
 
+def test_a_large_message_holds_up_nobody_whom_it_does_not_concern(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for one to a station that has stopped; others send to another group meanwhile."""
+    monkeypatch.setattr("zenjun.daemon.multicast.MESSAGE_MAX", 100)
+    run = Few(3)
+    p, q, r = (run.daemons[1].connect() for _ in range(3))
+    for program, group in ((p, "g"), (q, "g"), (r, "h"), (run.daemons[2].connect(), "g"), (run.daemons[3].connect(), "h")):
+        run.put_join(program, 1, group)
+    run.settled()
+    run.put_send_to(p, [1], b"before" + bytes(20))
+    run.put_send_to(q, [1], b"large" + bytes(95))
+    run.put_send_to(r, [1], b"other" + bytes(20))
+    run.run_until(run.now + 1)
+    assert q.held and not r.held, "the other one has gone"
+    run.settled()
+    assert [c.rstrip(b"\0") for c in contents(p)] == [b"before", b"large"] and len(contents(r)) == 1
+
+
+def test_a_message_that_is_too_large_is_not_sent_though_its_program_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for its join, and would have been refused after that. No link could carry it."""
+    monkeypatch.setattr("zenjun.daemon.multicast.MESSAGE_MAX", 100)
+    run = Few()
+    p, q = run.daemons[1].connect(), run.daemons[2].connect()
+    run.put_join(q, 1, "g")
+    run.settled()
+    run.put_join(p, 1, "g")
+    run.put_send_to(p, [1], b"too large" + bytes(100))
+    run.daemons[1].end(p)
+    run.put_send_to(q, [1], b"later")
+    run.settled()
+    assert contents(q) == [b"later"]
+
+
 def test_who_is_refused_while_its_large_message_waits_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its right to send is taken away meanwhile."""
     monkeypatch.setattr("zenjun.daemon.multicast.MESSAGE_MAX", 100)
