@@ -130,6 +130,8 @@ def test_a_message_that_is_too_large_is_not_sent_though_its_program_has_gone(mon
     run.settled()
     run.put_join(p, 1, "g")
     run.put_send_to(p, [1], b"too large" + bytes(100))
+    run.run_until(run.now + 1)
+    assert p.held and not p.errors
     run.daemons[1].end(p)
     run.put_send_to(q, [1], b"later")
     run.settled()
