@@ -17,7 +17,7 @@ from ..proto.configmessages import ConfigMessage, Say
 from ..proto.core import Medium
 from ..proto.effects import Effect, Opened, Replaced
 from ..proto.engine import Engine
-from ..proto.engineconfig import EngineConfig, make_quorum
+from ..proto.engineconfig import EngineConfig, make_quorum, validate
 from ..proto.errors import UsageError
 from ..proto.gathering import Gathering
 from ..proto.reconfiguring import Outcome, Reconfiguring, members_of
@@ -103,6 +103,9 @@ class Settings:
         """Why options cannot be those of the next configuration at this station; empty: they can."""
         try:
             n = roster_of(with_options(self.file, options)).stations
+            # What no engine takes would end the daemon when it is in force, at all stations.
+            for former in (None, options_of(self.file.cluster)):
+                validate(self(1, options, former), 1, 0)
         except UsageError as error:
             return str(error)
         if self.one_width and n != self.stations:
@@ -115,7 +118,9 @@ class Settings:
 def stand_of(file: Config, remembered: Stand | None) -> Stand:
     """What a station starts with: what it had taken over, else its file."""
     return (
-        remembered if remembered is not None and (remembered.number or remembered.ballot) else Stand(0, options_of(file.cluster))
+        remembered
+        if remembered is not None and (remembered.number or remembered.ballot or remembered.promise)
+        else Stand(0, options_of(file.cluster))
     )
 
 

@@ -142,6 +142,7 @@ class Record:
                 "options": self.stand.options.decode(),
                 "ballot": self.stand.ballot,
                 "proposed": self.stand.proposed.decode(),
+                "promise": self.stand.promise,
             }
             body["configuration_check"] = _check_of(body["configuration"])
         return (json.dumps(body, indent=1) + "\n").encode()
@@ -176,8 +177,8 @@ class Record:
                 told = body["configuration"]
                 if body.get("configuration_check") != _check_of(told):
                     raise ValueError("wrong checksum")
-                number, ballot = _whole(told["number"]), _whole(told["ballot"])
-                stand = Stand(number, str(told["options"]).encode(), ballot, str(told["proposed"]).encode())
+                number, ballot, promise = (_whole(told[name]) for name in ("number", "ballot", "promise"))
+                stand = Stand(number, str(told["options"]).encode(), ballot, str(told["proposed"]).encode(), promise)
                 record = dataclasses.replace(record, stand=stand)
         except (TypeError, KeyError, AttributeError):
             raise ValueError("no configuration") from None

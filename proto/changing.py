@@ -27,6 +27,12 @@ KEEP_GAP_NS: Final = 500_000_000
 """A member says KEEP so often at most."""
 LEAN_NS: Final = 3_000_000_000
 """Time for which a mark that another station has told counts here; the own one stays."""
+ATTEMPT_NS: Final = 10_000_000_000
+"""A member says UNABLE when an attempt has taken so long: a member that says nothing must not hold the programs of all."""
+SAY_GAP_NS: Final = 10_000_000_000
+"""The same refusal is said so often at most."""
+AHEAD_MAX: Final = 2**20
+"""A configuration that is so much later than the own one is not believed: one frame must not use up the numbers."""
 NUMBER_MAX: Final = 2**32 - 1
 
 
@@ -39,6 +45,8 @@ class Stand(NamedTuple):
     ballot: int = 0
     proposed: bytes = b""
     """Its mark: the options of ``number`` + 1; empty: it has none."""
+    promise: int = 0
+    """It makes no mark at a lower ballot (V3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,9 @@ class _Attempt:
     options: bytes
     prepared: set[int]
     asked: int
+    begun_ns: int
+    is_over: bool = False
+    """This station has said UNABLE."""
 
 
 class Changing:
@@ -134,6 +145,8 @@ class Changing:
         if stand.ballot:
             self._best = (stand.ballot, stand.proposed, stand.options)
         self._kept_ns = -KEEP_GAP_NS
+        self._refused: tuple[tuple[int, bytes], int] | None = None
+        """Configuration that was refused last, and when that was said."""
         self.changes = 0
         """Configurations that were taken over."""
 
@@ -203,14 +216,21 @@ class Changing:
             effects.append(self._adopt("the instance ended while the configuration was changing"))
         return effects
 
+    def promise(self, instance: int) -> list[Effect]:
+        """V3: this station is about to say a proposal of this number, under ``joint``. Until all members of it have said it,
+        nothing is marked: a mark that one station alone made would bind those who have not heard of it."""
+        if self.joint is None:
+            return []
+        return self._make(self.stand._replace(promise=max(self.stand.promise, instance << 32)))
+
     def accept(self, instance: int) -> list[Effect]:
-        """V3: this station is about to say a proposal of this number, under ``joint``. Its mark takes that ballot."""
+        """V3: all members of a proposal of this number have said it, under ``joint``. The mark takes that ballot: none of them
+        marks, or has marked, anything at a lower one since it said it."""
         best = self._best
         if best is None or self.joint is None:
             return []
         self._best = (instance << 32, best[1], best[2])
-        number = self.stand.number
-        return self._make(Stand(number, best[2], instance << 32, best[1]))
+        return self._make(self.stand._replace(options=best[2], ballot=instance << 32, proposed=best[1]))
 
     # ---- what the order says, at level preack
     def on_message(self, now: int, clock: int, source: int, data: bytes) -> list[Effect]:
@@ -220,11 +240,16 @@ class Changing:
             return []
         if said.say is Say.KEEP:
             return self._on_keep(said.number)
+        # Above all of an instance before this one, also where the sender's clock has not jumped yet behind the last vote.
+        ballot = max(clock, (self.instance << 32) + 1)
         if said.number != self.stand.number + 1:
-            return []
+            if said.say is not Say.CHANGE:
+                return []
+            why = f"it is at configuration {self.stand.number}"
+            return [Tell(ConfigMessage(Say.UNABLE, said.number, ballot, why.encode()).packed())]
         match said.say:
             case Say.CHANGE:
-                return self._on_change(clock, source, said.rest)
+                return self._on_change(now, ballot, source, said.rest)
             case Say.PREPARED:
                 return self._on_prepared(source, said.ballot)
             case Say.UNABLE:
@@ -242,7 +267,7 @@ class Changing:
             return self._give_up("members have come or gone meanwhile")
         return self._say_commit()
 
-    def _on_change(self, clock: int, source: int, options: bytes) -> list[Effect]:
+    def _on_change(self, now: int, ballot: int, source: int, options: bytes) -> list[Effect]:
         if self._attempt is not None or self.joint is not None:
             own = source == self.station
             return [
@@ -252,13 +277,17 @@ class Changing:
                     outcome=False if own else None,
                 )
             ]
-        self._attempt = _Attempt(clock, options, set(), source)
-        number = self.stand.number + 1
-        if why := self._unfit(options):
-            told = ConfigMessage(Say.UNABLE, number, clock, why.encode()[:CONFIGURATION_MAX])
-            return [Hold(True), Tell(told.packed())]
-        marked = self._make(self.stand._replace(ballot=clock, proposed=options))
-        return [Hold(True), *marked, Tell(ConfigMessage(Say.PREPARED, number, clock).packed())]
+        self._attempt = attempt = _Attempt(ballot, options, set(), source, now)
+        why = "it has said a proposal of a later instance" if ballot < self.stand.promise else self._unfit(options)
+        if why:
+            return [Hold(True), self._unable(attempt, why)]
+        marked = self._make(self.stand._replace(ballot=ballot, proposed=options))
+        return [Hold(True), *marked, Tell(ConfigMessage(Say.PREPARED, self.stand.number + 1, ballot).packed())]
+
+    def _unable(self, attempt: _Attempt, why: str) -> Tell:
+        attempt.is_over = True
+        told = why.encode(errors="replace")[:CONFIGURATION_MAX]
+        return Tell(ConfigMessage(Say.UNABLE, self.stand.number + 1, attempt.ballot, told).packed())
 
     def _on_prepared(self, source: int, ballot: int) -> list[Effect]:
         attempt = self._attempt
@@ -305,13 +334,14 @@ class Changing:
     def hear(self, now: int, claim: Claim) -> list[Effect]:
         """An OPEN has come with this claim."""
         if claim.number > self.stand.number:
-            return self._hear_later(claim)
+            return self._hear_later(now, claim)
         if claim.number < self.stand.number or not (self._newcomer or claim.options == self.stand.options):
             return []
         if self.members:
             return self._keep(now, claim.ballot)
         before = self._best
-        if claim.ballot and (before is None or claim.ballot >= before[0]) and not self._unfit(claim.proposed):
+        is_later = before is None or claim.ballot > before[0] or (claim.ballot, claim.proposed) == before[:2]
+        if claim.ballot and is_later and not self._unfit(claim.proposed):
             self._best = (claim.ballot, claim.proposed, claim.options)
             self._told_ns = now
         self.kept = max(self.kept, claim.kept)
@@ -326,7 +356,11 @@ class Changing:
 
     def on_time(self, now: int) -> list[Effect]:
         """From time to time: the mark of a station that is not heard any more counts for nothing here, unless it is an own
-        one."""
+        one. An attempt that takes too long ends."""
+        attempt = self._attempt
+        if attempt is not None and not attempt.is_over and now - attempt.begun_ns >= ATTEMPT_NS:
+            silent = ", ".join(map(str, sorted(self.members - attempt.prepared)))
+            return [self._unable(attempt, f"station {silent} has not said that it is ready, for {ATTEMPT_NS // 10**9} s")]
         if self._best is None or self._attempt is not None or self.members or now - self._told_ns < LEAN_NS:
             return []
         own = (self.stand.ballot, self.stand.proposed, self.stand.options) if self.stand.ballot else None
@@ -335,12 +369,16 @@ class Changing:
             return []
         return [self._adopt("the station that had another configuration proposed is not heard any more")]
 
-    def _hear_later(self, claim: Claim) -> list[Effect]:
+    def _hear_later(self, now: int, claim: Claim) -> list[Effect]:
         """V5."""
         if self.members and (claim.number, claim.options) != (self.stand.number + 1, self.stand.proposed):
             return []
-        if self._unfit(claim.options):
-            why = self._unfit(claim.options)
+        too_far = claim.number > self.stand.number + AHEAD_MAX
+        if why := f"it is later by more than {AHEAD_MAX}" if too_far else self._unfit(claim.options):
+            which = claim.number, claim.options
+            if self._refused is not None and self._refused[0] == which and now - self._refused[1] < SAY_GAP_NS:
+                return []
+            self._refused = which, now
             return [Said(f"configuration {claim.number} is in force, and cannot be that of this station: {why}", warning=True)]
         text = f"configuration {claim.number} is in force: this station was at {self.stand.number}"
         under = (self.number, self.options) if self.joint is not None else None

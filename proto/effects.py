@@ -115,9 +115,17 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """This station is about to say a proposal of this number under a configuration that is not decided: that is to be durable
+    before (``changing.Changing.promise``). A barrier, as ``Persist`` is."""
+
+    instance: int
+
+
+@dataclass(frozen=True, slots=True)
 class Accept:
-    """This station is about to say a proposal of this number under a configuration that is not decided: its mark is to be durable
-    before (``changing.Changing.accept``). A barrier, as ``Persist`` is."""
+    """All members of the proposal of this number have said it, under a configuration that is not decided: the mark is to be
+    durable before the instance is opened (``changing.Changing.accept``). A barrier, as ``Persist`` is."""
 
     instance: int
 
@@ -136,4 +144,6 @@ class Replaced:
     and sets anew what it has set at the core itself."""
 
 
-Effect: TypeAlias = Persist | Send | Opened | Changed | Closed | Blocked | Fenced | Refused | Notice | Accept | Told | Replaced
+Effect: TypeAlias = (
+    Persist | Send | Opened | Changed | Closed | Blocked | Fenced | Refused | Notice | Promise | Accept | Told | Replaced
+)

@@ -33,7 +33,7 @@ from typing import Final
 from .asking import Asking
 from .belief import Belief, Lives
 from .claims import Claims
-from .effects import Accept, Closed, Effect, Opened, Send, Told
+from .effects import Accept, Closed, Effect, Opened, Promise, Send, Told
 from .errors import InvariantError
 from .issued import Issued
 from .notices import Notices
@@ -602,14 +602,15 @@ class Opening(OwnNumber):
         self._ready_ns = None
         self.highest = max(self.highest, proposal.instance)
         self.past = self._bind(self.past, proposal.pasts)
-        marked: list[Effect] = [Accept(proposal.instance)] if self._config.joint else []
-        effects = marked + self._sender.send(now)
+        promised: list[Effect] = [Promise(proposal.instance)] if self._config.joint else []
+        effects = promised + self._sender.send(now)
         return effects + (self._agree(now, proposal) if self._issued.is_complete(proposal) else [])
 
     def _agree(self, now: int, proposal: OpenProposal) -> list[Effect]:
         self.instance = proposal
         self._opened_ns = now
-        return [*self._move(now, Cause.AGREED), self._opened(proposal), *self._sender.send(now)]
+        marked: list[Effect] = [Accept(proposal.instance)] if self._config.joint else []
+        return [*marked, *self._move(now, Cause.AGREED), self._opened(proposal), *self._sender.send(now)]
 
     def _opened(self, proposal: OpenProposal) -> Opened:
         heard = [self._heard[station] for station, _ in proposal.members if station in self._heard]

@@ -273,6 +273,8 @@ def _decode_claim(data: bytes) -> Claim | None:
     options, end = CONFIGURATION.size, CONFIGURATION.size + head["options_length"]
     if max(head["options_length"], head["proposed_length"]) > CONFIGURATION_MAX or end + head["proposed_length"] != len(data):
         return None
+    if head["ballot"] and head["number"] == 2**32 - 1:  # there is no next one
+        return None
     if bool(head["ballot"]) != bool(head["proposed_length"]) or not head["options_length"] or head["kept"] > INSTANCE_MAX:
         return None
     return Claim(head["number"], data[options:end], head["ballot"], data[end:], head["kept"])

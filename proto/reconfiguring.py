@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from .changing import Adopt, Changing, Hold, Keep, Said, Settled, Tell
 from .changing import Effect as Decided
-from .effects import Accept, Closed, Effect, Opened, Told
+from .effects import Accept, Closed, Effect, Opened, Promise, Told
 from .engine import Engine
 from .engineconfig import EngineConfig
 
@@ -47,24 +47,33 @@ class Reconfiguring:
         return bool(self._waits)
 
     def follow(self, now: int, effects: Iterable[Effect]) -> list[Outcome]:
-        """What the engine has just returned. What others have told comes last: the engine has gone on."""
+        """What the engine has just returned. What others have told comes last: the engine has gone on. So does what follows from
+        the end of an instance: numbers that the engine has made durable behind it are lower than those of the next engine."""
         out: list[Outcome] = []
         told: list[Told] = []
+        has_ended = False
         for effect in effects:
             match effect:
                 case Told():
                     told.append(effect)
+                case Promise(instance):
+                    out += self._apply(now, self.changing.promise(instance))
                 case Accept(instance):
                     out += self._apply(now, self.changing.accept(instance))
                 case Opened():
+                    if has_ended:
+                        out += self._apply(now, self.changing.ended())
+                    has_ended = False
                     self._waits.clear()
                     out.append(effect)
                     out += self._apply(now, self.changing.begun(effect.instance, members_of(effect.incarnations)))
                 case Closed():
+                    has_ended = True
                     out.append(effect)
-                    out += self._apply(now, self.changing.ended())
                 case _:
                     out.append(effect)
+        if has_ended:
+            out += self._apply(now, self.changing.ended())
         for each in told:
             self.heard[each.station] = now
             out += self._apply(now, self.changing.hear(now, each.claim))

@@ -45,8 +45,8 @@ def options_of(cluster: ClusterOptions) -> bytes:
 def with_options(config: Config, options: bytes) -> Config:
     """The file's configuration with these options in place of its changeable ones. Raises UsageError, one line."""
     try:
-        given = json.loads(options)
-    except (ValueError, RecursionError):
+        given = json.loads(options.decode())
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         given = None
     if not isinstance(given, dict) or "stations" not in given:
         raise UsageError("these are no options of a cluster")

@@ -134,12 +134,12 @@ class ClusterOptions:
         "most this",
     )  # fmt: skip
     confirm_delay_us: int = option(
-        200, unit="µs", low=0, high=100_000,
+        200, unit="µs", low=1, high=100_000,
         help="longest time a confirmation waits for the receive ring to drain, so that one covers many frames",
         reason="latency against frames",
     )  # fmt: skip
     nak_delay_us: int = option(
-        200, unit="µs", low=0, high=100_000,
+        200, unit="µs", low=1, high=100_000,
         help="time for which a gap counts as re-ordering; then the missing frames are requested",
         reason="networks with several paths re-order more",
     )  # fmt: skip
@@ -164,7 +164,7 @@ class ClusterOptions:
         reason="how fast the load on an overloaded segment falls",
     )  # fmt: skip
     retransmit_gap_ms: int = option(
-        1, unit="ms", low=0, high=1_000,
+        1, unit="ms", low=1, high=1_000,
         help="shortest time between two repetitions of one frame",
         reason="many stations may request the same frame at once",
     )  # fmt: skip
