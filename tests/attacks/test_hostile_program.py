@@ -22,6 +22,7 @@ from zenjun.daemon.client import connect_sync
 from zenjun.tools.lab import Lab, LabError, Station
 
 from ..e2e.cluster import cluster, process_alive, status, together, wait_for
+from ..timing import in_time
 from .hostile import HEADER, HELLO, JOIN, frame
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -74,11 +75,11 @@ def test_one_hostile_program_neither_stalls_the_others_nor_removes_a_station(lab
     told = f"{answers}; {len(under_attack)} messages, calm {calm[len(calm) // 2]:.4f} s, "
     told += f"median {under_attack[len(under_attack) // 2]:.4f} s, longest {under_attack[-1]:.3f} s"
     print(told)
-    assert answers["codes"].get("too-many-groups"), told
+    in_time(bool(answers["codes"].get("too-many-groups")), told)
     assert all(process_alive(lab.station(i)) for i in range(1, N + 1)), told
     assert together(lab) == instance, f"a station was removed: {told}"
-    assert under_attack[-1] < 1.0, told
-    assert under_attack[len(under_attack) // 2] < 0.1, told
+    in_time(under_attack[-1] < 1.0, told)
+    in_time(under_attack[len(under_attack) // 2] < 0.1, told)
     wait_for(lambda: not status(lab.station(3))["groups"], "its groups are gone with it", 40)
 
 

@@ -16,6 +16,7 @@ from zenjun.daemon.config.options import Nanoseconds
 from zenjun.daemon.confighost import Settings
 from zenjun.proto.errors import UsageError
 
+from ..rules import rule
 from ..virtual.engines import CONFIG
 
 GOOD = '[cluster]\nname = "c"\nstations = 3\n[station]\nid = 2\ninterface = "eth0"\n'
@@ -420,3 +421,25 @@ def test_the_highest_station_number_stays_where_frames_are_sealed_or_links_are_s
         )
     assert not chosen.unfit(below) and not chosen.unfit(changed(file, options, heartbeat_ms=100))
     assert "station.id is 4: expected 1..3" in wrong(LINKED.replace("id = 2", "id = 4") + link(1, "a"))[0][1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        b'{"confirm_delay_us":0,"stations":3}',
+        b'{"nak_delay_us":0,"stations":3}',
+        b'{"retransmit_gap_ms":0,"stations":3}',
+        b'{"heartbeat_ms":400,"stations":3}',
+        b'{"stations":"\xed\xa0\x80","stations":3}',
+        '{"stations":3}'.encode("utf-16"),
+        b'{"\\ud800":1,"stations":3}',
+    ],
+)
+@rule("V1")
+def test_what_no_engine_takes_is_no_next_configuration(options: bytes) -> None:
+    """In force, it would end the daemon at every station, and again at each start."""
+    chosen = Settings(parse(GOOD), CONFIG, "")
+    chosen.stations = 3
+    assert chosen.unfit(options)
+    chosen.unfit(options).encode(errors="replace")
+    assert not chosen.unfit(b'{"heartbeat_ms":100,"stations":3}')

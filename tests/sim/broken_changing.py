@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from zenjun.proto.changing import Changing, Stand
+from zenjun.proto.changing import Changing, Effect, Stand
 from zenjun.proto.gathering import Gathering
 
 from .changing import Parts
@@ -48,6 +48,13 @@ class MarkBindsNobody(Changing):
         return self.stand.options
 
 
+class MarksAtOnce(Changing):
+    """V3: who says a proposal has marked it, whoever else has said it."""
+
+    def promise(self, instance: int) -> list[Effect]:
+        return self.accept(instance)
+
+
 class GathersNobody(Gathering):
     """V7: programs send as soon as their station is in the instance."""
 
@@ -59,6 +66,7 @@ VARIANTS: Final[dict[str, Callable[[], Parts]]] = {
     "no_old_quorum": NoOldQuorum,
     "number_not_durable": NumberNotDurable,
     "opens_by_file": OpensByFile,
+    "marks_at_once": lambda: Parts(changing=MarksAtOnce),
     "gathers_nobody": lambda: Parts(gathering=GathersNobody),
     "mark_binds_nobody": lambda: Parts(changing=MarkBindsNobody),
 }

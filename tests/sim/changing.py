@@ -267,6 +267,8 @@ class Machine:
         decided = what == "stand" and value.number > 0
         if self.world.power_fails() or (decided and self.station in self.world.doomed):
             raise PowerFails
+        if what == "numbers" and value[0] < self.disk[what][0]:
+            raise Violation("numbers", f"s{self.station} goes back from life {self.disk[what][0]} to {value[0]}")
         self.disk[what] = value
         if self.world.power_fails():
             raise PowerFails

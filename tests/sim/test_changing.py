@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from zenjun.proto.changing import AHEAD_MAX, ATTEMPT_NS, Changing, Hold, Keep, Said, Stand, Tell
+from zenjun.proto.configmessages import ConfigMessage, Say
 from zenjun.proto.gathering import GATHER_NS, Gathering
-from zenjun.proto.openpdu import Claim
+from zenjun.proto.openpdu import Claim, OpenPdu, decode_open, encode_open
 from zenjun.proto.wire import HEADER, Kind, open_bytes
 
 from ..rules import rule
 from ..virtual.segment import MS
 from .broken_changing import VARIANTS
-from .changing import Machine, Options, World, simulate, trim
+from .changing import Machine, Options, PowerFails, World, simulate, trim
 from .violation import Violation
 
 US = 1_000
@@ -106,6 +109,135 @@ def test_a_mark_alone_opens_nothing_without_a_quorum_of_the_former_configuration
 def test_two_parts_without_a_quorum_of_the_former_configuration() -> None:
     with pytest.raises(Violation, match="two parts"):
         alone_with_a_mark("no_old_quorum")
+
+
+def two_attempts(variant: str = "") -> World:
+    """Station 1 has the mark of a first attempt, 3 that of a second one; neither was carried out. 2 heard 3, which then said a
+    proposal of the second that nobody heard, and lost power. 1 and 2 say one of the first, with the same number, and open; 2
+    loses power before more, 1 does not come back. 2 and 3 start."""
+    world = World(1, VARIANTS[variant]() if variant else None, Options(3))
+    one, two, three = (world.machine(k) for k in (1, 2, 3))
+    for machine in (one, two, three):
+        machine.boot()
+    world.until(lambda: bool(one.instance and two.instance and three.instance))
+    world.traffic(200 * MS)
+    one.propose(replace(Options(3), heartbeat=7))
+    step(world, lambda: marked(one), "1 has a mark")
+    one.fail()
+    world.until(lambda: all(tuple(m.engine.membership.members) == (2, 3) for m in (two, three)))
+    world.traffic(300 * MS)
+    assert not marked(two) and not marked(three), "given up"
+    world.lost = lambda source, to, pdu: source is three and marked(three)
+    two.propose(replace(Options(3), heartbeat=9))
+    step(world, lambda: marked(three) and not marked(two), "3 has a mark")
+    two.fail()
+    three.fail()
+    before = three.disk["stand"]
+
+    def fails_behind(machine: Machine, condition: Callable[[Stand], bool], *, written: bool) -> None:
+        """Power fails at a write of the configuration, before or after it."""
+
+        def durable(what: str, value: Any) -> None:
+            ends = what == "stand" and condition(value)
+            if ends and not written:
+                raise PowerFails
+            Machine.durable(machine, what, value)
+            if ends:
+                raise PowerFails
+
+        machine.durable = durable  # type: ignore[method-assign]
+
+    fails_behind(three, lambda stand: max(stand.promise, stand.ballot) > before.ballot, written=True)
+    fails_behind(two, lambda stand: stand.number > 0, written=False)
+    world.lost = lambda source, to, pdu: source is three and two.on and two.changing.joint is not None
+    two.boot()
+    three.boot()
+    step(world, lambda: not three.on, "3 says a proposal", 5_000 * MS)
+    world.lost = lambda source, to, pdu: False
+    world.run(3_500 * MS)
+    assert two.changing.joint is None, "it has heard no more of 3"
+    one.boot()
+    step(world, lambda: not two.on, "1 and 2 open, and 2 is about to commit", 20_000 * MS)
+    one.fail()
+    for machine in (two, three):
+        del machine.durable
+        machine.boot()
+    return world
+
+
+@rule("V1", "V3")
+def test_two_attempts_that_were_not_carried_out() -> None:
+    world = two_attempts()
+    step(world, lambda: world.machine(2).instance and world.machine(3).instance, "2 and 3 open", 10_000 * MS)
+    world.traffic(300 * MS)
+    assert {world.machine(k).changing.stand.options for k in (2, 3)} == {replace(Options(3), heartbeat=7).packed()}
+    world.machine(1).boot()
+    world.until(lambda: len({world.machine(k).changing.stand for k in (1, 2, 3)}) == 1)
+
+
+@rule("V3")
+def test_a_mark_that_one_station_makes_alone_binds_another_one_for_ever() -> None:
+    world = two_attempts("marks_at_once")
+    world.run(30_000 * MS)
+    assert not world.machine(2).instance and not world.machine(3).instance
+    assert world.machine(2).changing.stand.ballot == world.machine(3).changing.stand.ballot
+    assert world.machine(2).changing.stand.proposed != world.machine(3).changing.stand.proposed
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@rule("V1")
+def test_a_member_at_another_configuration_ends_the_attempt(number: int) -> None:
+    """It would say nothing, and all would hold their programs."""
+    changing = Changing(1, Stand(1, b"now"))
+    changing.begun(5, (1, 2))
+    asked = ConfigMessage(Say.CHANGE, number, 0, b"new").packed()
+    (told,) = changing.on_message(0, 77, 2, asked)
+    assert isinstance(told, Tell)
+    said = ConfigMessage.read(told.data)
+    assert said is not None and (said.say, said.number, said.ballot) == (Say.UNABLE, number, (5 << 32) + 1)
+    assert not changing.under_way
+
+
+@rule("V1")
+def test_an_attempt_that_takes_too_long_ends_and_its_ballot_is_of_its_instance() -> None:
+    """A sender's clock may not have jumped yet, behind the vote that has begun the instance."""
+    changing = Changing(1, Stand(0, b"now"))
+    changing.begun(5, (1, 2))
+    hold, keep, prepared = changing.on_message(0, 4 << 32, 2, ConfigMessage(Say.CHANGE, 1, 0, b"new").packed())
+    assert hold == Hold(True) and isinstance(keep, Keep) and isinstance(prepared, Tell)
+    assert keep.stand.ballot == (5 << 32) + 1
+    assert changing.on_time(ATTEMPT_NS - 1) == []
+    (told,) = changing.on_time(ATTEMPT_NS)
+    assert isinstance(told, Tell) and changing.on_time(ATTEMPT_NS + 1) == []
+    effects = changing.on_message(ATTEMPT_NS, 0, 1, told.data)
+    assert Hold(False) in effects and not changing.stand.ballot
+
+
+@rule("V3")
+def test_who_has_said_a_proposal_marks_nothing_at_a_lower_ballot() -> None:
+    changing = Changing(1, Stand(0, b"now", 3 << 32, b"new", 7 << 32))
+    changing.hear(0, Claim(0, b"now", kept=4))
+    assert changing.joint is None and changing.stand.promise == 7 << 32
+    changing.begun(5, (1, 2))
+    _, told = changing.on_message(0, 5 << 32, 2, ConfigMessage(Say.CHANGE, 1, 0, b"other").packed())
+    assert isinstance(told, Tell) and told.data[0] == Say.UNABLE and not changing.stand.ballot
+
+
+@rule("V5")
+def test_what_a_frame_says_of_configurations_is_believed_within_bounds() -> None:
+    def unfit(options: bytes) -> str:
+        return "\ud800" if options == b"bad" else ""
+
+    changing = Changing(1, Stand(0, b"now"), unfit=unfit)
+    (said,) = changing.hear(0, Claim(AHEAD_MAX + 1, b"new"))
+    assert isinstance(said, Said) and changing.number == 0
+    assert changing.hear(1, Claim(AHEAD_MAX + 1, b"new")) == [], "not again and again"
+    changing.begun(5, (1, 2))
+    _, told = changing.on_message(0, 0, 2, ConfigMessage(Say.CHANGE, 1, 0, b"bad").packed())
+    assert isinstance(told, Tell), "whatever the reason says"
+    for claim, is_sensible in ((Claim(2**32 - 1, b"x"), True), (Claim(2**32 - 1, b"x", 9, b"y"), False)):  # nothing follows that
+        pdu = OpenPdu(1, 1, 1500, None, 10, 7, 0, 1, False, "x", claim=claim)
+        assert (decode_open(encode_open(pdu, cluster=1, stations=3, checksum=lambda data: data), 3) is not None) == is_sensible
 
 
 @rule("V1")
