@@ -37,3 +37,8 @@ class Claims:
         if pdu.claim is None:
             return False
         return pdu.claim.number <= (self._own() or NO_CLAIM).number or self._believe(now, pdu.highest)
+
+    def is_behind(self, pdu: OpenPdu) -> bool:
+        """Its sender does not know this station's configuration: it takes it over before it is let in. Else it could be a member
+        that takes no part in the next change."""
+        return (pdu.claim or NO_CLAIM).number < (self._own() or NO_CLAIM).number

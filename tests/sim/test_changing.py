@@ -240,6 +240,30 @@ def test_what_a_frame_says_of_configurations_is_believed_within_bounds() -> None
         assert (decode_open(encode_open(pdu, cluster=1, stations=3, checksum=lambda data: data), 3) is not None) == is_sensible
 
 
+@rule("V3", "V5")
+def test_who_asks_to_be_let_in_takes_the_configuration_over_first() -> None:
+    """All lose power with their marks; two go on, and decide. The third asks them before it has heard an OPEN of theirs, and the
+    configurations do not differ in who is of the cluster, so that its own looks like theirs."""
+    world = opened()
+    for k in (4, 5):  # they would tell it
+        world.machine(k).fail()
+    world.machine(1).propose(replace(Options(3), heartbeat=7))
+    world.doomed = frozenset({1, 2, 3})
+    three = world.machine(3)
+    step(world, lambda: not any(world.machine(k).on for k in (1, 2, 3)), "all lose power")
+    world.doomed = frozenset()
+    world.lost = lambda source, to, pdu: three in (source, to)
+    for k in (1, 2, 3):
+        world.machine(k).boot()
+    world.until(lambda: number(world.machine(1)) == number(world.machine(2)) == 1)
+    world.traffic(2_000 * MS)
+    assert number(three) == 0 and three.changing.joint is not None
+    world.lost = lambda source, to, pdu: to is three and pdu[HEADER.offset("kind")] == Kind.OPEN and not three.instance
+    world.run(3_000 * MS)
+    world.lost = lambda source, to, pdu: False
+    world.until(lambda: bool(three.instance) and number(three) == 1 and three.changing.joint is None)
+
+
 @rule("V1")
 def test_two_changes_at_once_are_one_after_the_other() -> None:
     """Both are proposed before either is known: one is carried out, the other one refused, at every station alike."""
