@@ -456,7 +456,7 @@ class Opening(OwnNumber):
             over = 0 < held < pdu.incarnation and self._believes(now, pdu.src, held, pdu.incarnation)
             return [*self._sender.answer(now), *([Recovering(pdu.src, pdu.incarnation, pdu.frame_max)] if over else [])]
         if pdu.age_ms * 1_000_000 < self._config.window_ns or pdu.proposal == instance or self._claims.is_behind(pdu):
-            return [*self._sender.answer(now)]  # it listens for its number in use; is late, and starts with this; takes it over first
+            return [*self._sender.answer(now)]  # it listens; or is late; or takes it over first
         if not self._believes(now, pdu.src, self._life_of(pdu.src), pdu.incarnation):
             return []
         if pdu.incarnation != held and pdu.incarnation <= self._life_of(pdu.src):
