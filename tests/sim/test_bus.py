@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from zenjun.proto.bus import BusHandover
 from zenjun.proto.core import Fault
 from zenjun.proto.wire import Kind
 
@@ -54,15 +53,10 @@ def test_seeds_that_once_failed(seed: int) -> None:
     instance made the survivors of the last one forget what others may have acknowledged; 33000325: who can go on alone removed a
     deaf station by votes, of which there are none here; 35000496, 35000644: own frames that were still under way were taken
     for lost, again and again; 35005779: who had agreed to an instance that others had started without it went on from before it;
-    41001224: the first rule for that."""
+    41001224: the first rule for that. With that rule broken 35005779 failed until stations beat along with each other; it tells
+    another story now (tests/proto/test_bus.py and test_opening_past.py have the situation by itself)."""
     result = simulate_bus(seed)
     assert result.violation is None, result.report
-
-
-def test_who_does_not_keep_what_it_has_agreed_to_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BusHandover, "bind", lambda self, past, pasts: past)
-    violation = simulate_bus(35005779).violation
-    assert violation is not None and violation.checker == "survivors"
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
