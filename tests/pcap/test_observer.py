@@ -94,7 +94,9 @@ def test_a_capture_that_begins_late(tmp_path: Path) -> None:
     path = _long()[1]
     whole = run(path, 1, tmp_path / "whole")
     compared = []
-    for first in range(3000, min(9000, whole.frames - 500), 1000):  # the station's last life begins before, or nothing of it were missing
+    for first in range(
+        3000, min(9000, whole.frames - 500), 1000
+    ):  # the station's last life begins before, or nothing of it were missing
         count = [0]
 
         def later(_pdu: Pdu, count: list[int] = count, first: int = first) -> list[Pdu] | None:
