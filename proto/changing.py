@@ -5,8 +5,8 @@ are the stations of c, a ballot is a place in the total order, or the number of 
 accepted is its *mark*, durable before anybody else learns of it. From then on the station counts for no quorum of c (``joint``,
 and the driver runs it under the marked configuration) until it learns that the attempt was given up.
 
-Rules, by their names in the page: V1 ``_on_change``, ``_on_prepared``, ``on_view``; V2 ``_commit``; V3 ``accept``, ``begun``,
-``_on_commit``; V4 ``_keep``, ``hear``; V5 ``hear``; V6 is the driver's (``Quorum.outside``).
+Rules, by their names in the page: V1 ``_on_change``, ``_on_prepared``, ``on_view``; V2 ``_commit``; V3 ``promise``,
+``accept``, ``begun``, ``_on_commit``; V4 ``_keep``, ``hear``; V5 ``hear``; V6 is the driver's (``Quorum.outside``).
 
 The driver passes in what the order says once it has reached level preack, and the claims of OPENs; it applies the effects in
 order. Sans-I/O.
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from .configmessages import ConfigMessage, Say
 from .errors import UsageError
-from .openpdu import Claim
+from .openpdu import CONFIGURATIONS_MAX, Claim
 from .wire import CONFIGURATION_MAX
 
 KEEP_GAP_NS: Final = 500_000_000
@@ -33,7 +33,6 @@ SAY_GAP_NS: Final = 10_000_000_000
 """The same refusal is said so often at most."""
 AHEAD_MAX: Final = 2**20
 """A configuration that is so much later than the own one is not believed: one frame must not use up the numbers."""
-NUMBER_MAX: Final = 2**32 - 1
 
 
 class Stand(NamedTuple):
@@ -191,7 +190,7 @@ class Changing:
             raise UsageError("that would change nothing")
         if len(options) > CONFIGURATION_MAX:
             raise UsageError(f"the options that are not at their defaults take {len(options)} bytes; at most {CONFIGURATION_MAX}")
-        if self.stand.number >= NUMBER_MAX:
+        if self.stand.number >= CONFIGURATIONS_MAX:
             raise UsageError("the numbers of configurations are used up")
         if why := self._unfit(options):
             raise UsageError(why)

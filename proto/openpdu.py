@@ -104,6 +104,10 @@ class OpenProposal(NamedTuple):
         return next((incarnation for member, incarnation in self.members if member == station), 0)
 
 
+CONFIGURATIONS_MAX: Final = 2**32 - 1
+"""The last number that a configuration can have: none follows it."""
+
+
 class Claim(NamedTuple):
     """What a station says of configurations (``changing.py``). Options are opaque here."""
 
@@ -273,7 +277,7 @@ def _decode_claim(data: bytes) -> Claim | None:
     options, end = CONFIGURATION.size, CONFIGURATION.size + head["options_length"]
     if max(head["options_length"], head["proposed_length"]) > CONFIGURATION_MAX or end + head["proposed_length"] != len(data):
         return None
-    if head["ballot"] and head["number"] == 2**32 - 1:  # there is no next one
+    if head["ballot"] and head["number"] == CONFIGURATIONS_MAX:
         return None
     if bool(head["ballot"]) != bool(head["proposed_length"]) or not head["options_length"] or head["kept"] > INSTANCE_MAX:
         return None

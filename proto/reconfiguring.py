@@ -113,7 +113,7 @@ class Reconfiguring:
     def _apply(self, now: int, decided: Iterable[Decided]) -> list[Outcome]:
         out: list[Outcome] = []
         for each in decided:
-            self.engine.opening.barred = self.changing.under_way and bool(self.changing.stand.ballot)
+            self._bar()
             match each:
                 case Adopt(number, options, former, reason):
                     out += self.follow(now, self.engine.reconfigure(now, self._settings(number, options, former), reason))
@@ -125,8 +125,12 @@ class Reconfiguring:
                         out += self.follow(now, self.engine.reconfigure(now, config, reason))
                 case _:
                     out.append(each)
-        self.engine.opening.barred = self.changing.under_way and bool(self.changing.stand.ballot)
+        self._bar()
         return out
+
+    def _bar(self) -> None:
+        """With a mark whose attempt is under way, the station opens nothing."""
+        self.engine.opening.barred = self.changing.under_way and bool(self.changing.stand.ballot)
 
 
 def members_of(incarnations: Iterable[int]) -> list[int]:
