@@ -13,6 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from .again import Notes
 from .stalls import LONG_S, Finding, Sleeper
 
 # As with the simulation: a run that judges a change takes the same examples every time, all others look for new ones.
@@ -57,12 +58,24 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    if report.failed and call.excinfo is not None:
+        chance = _is_of_time(item) and not item.get_closest_marker("judge") and not call.excinfo.errisinstance(Finding)
+        report.may_be_chance = chance  # type: ignore[attr-defined]
     if report.skipped and os.environ.get("ZENJUN_NO_SKIP") == "1" and not hasattr(report, "wasxfail"):
         reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr).removeprefix("Skipped: ")
         if not reason.startswith(MAY_BE_MISSING):
             report.outcome = "failed"
             report.longrepr = f"{item.nodeid} was skipped ({reason}); ZENJUN_NO_SKIP=1 makes that a failure"
     return report
+
+
+_NOTES = Notes()
+"""What has failed, after its second attempt where it had one."""
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        _NOTES.add(report.nodeid, report.longreprtext, getattr(report, "may_be_chance", False))
 
 
 _COSTS: defaultdict[str, float] = defaultdict(float)
@@ -95,11 +108,15 @@ _STALLED: dict[str, float] = {}
 """Seconds of the longest stall during each test that had one, by test."""
 
 
+def _is_of_time(item: pytest.Item) -> bool:
+    marked = item.get_closest_marker("lab") or item.get_closest_marker("docker")
+    return marked is not None or item.path.parent.name in CLOCKED
+
+
 def _unstalled(item: pytest.Item) -> Generator[None, object, object]:
     """A test of real daemons, or another one of time, that fails on a machine that stalls meanwhile says so first (stalls.py).
     What a judge of histories finds counts on any machine, and so does a ``Finding``."""
-    is_of_time = item.get_closest_marker("lab") or item.get_closest_marker("docker") or item.path.parent.name in CLOCKED
-    if not is_of_time or item.get_closest_marker("judge"):
+    if not _is_of_time(item) or item.get_closest_marker("judge"):
         return (yield)
     if not _SLEEPER:
         _SLEEPER.append(Sleeper())
@@ -131,7 +148,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     return (yield from _unstalled(item))
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if exitstatus == pytest.ExitCode.TESTS_FAILED and _NOTES.write():
+        session.exitstatus = pytest.ExitCode.OK
     while _SLEEPER:
         _SLEEPER.pop().close()
 
@@ -139,6 +158,8 @@ def pytest_sessionfinish() -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What the tests cost, which the clock does not tell where several run beside each other. In large letters, that tests that
     need containers, or another kernel, did not run."""
+    if _NOTES.told:
+        terminalreporter.section("WHAT FAILED IS RUN ONCE MORE, ALONE, WHEN ALL LANES HAVE ENDED", sep="!", red=True, bold=True)
     if (total := sum(_COSTS.values())) > COSTLY_S:
         dearest = sorted(_COSTS.items(), key=lambda item: -item[1])[:COSTLY_FILES]
         most = ", ".join(f"{seconds:.0f} {name}" for name, seconds in dearest)

@@ -5,7 +5,7 @@
 COMMAND is a line for the shell. A lane that computes only goes behind the others: it gets what those leave over that wait for
 timers of real daemons, and does not make them late. What a lane says is in out/lanes/NAME.log, and shown when it has ended: its
 last lines and what each part cost, all of it when it failed. The first that fails ends the others; so do Ctrl-C and the
-deadline. Exit code: 0 all ended well, 1 not so, 130.
+deadline. When all have ended, tests that they noted run once more, alone (again.py). Exit code: 0 all ended well, 1 not so, 130.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Collection
 from pathlib import Path
+
+from . import again
 
 FOLDER = Path(__file__).resolve().parent.parent / "out" / "lanes"
 TAIL_LINES = 4
@@ -39,7 +42,7 @@ def _give_way() -> None:
         Path("/proc/self/autogroup").write_text(str(LOWEST))
 
 
-def _start(name: str, command: str, behind: bool) -> subprocess.Popen[bytes]:
+def _start(name: str, command: str, behind: bool, notes: Path) -> subprocess.Popen[bytes]:
     """With the default actions of the signals: a shell's background jobs ignore Ctrl-C, and tests of it would fail there."""
 
     def prepare() -> None:
@@ -56,6 +59,7 @@ def _start(name: str, command: str, behind: bool) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             preexec_fn=prepare,
+            env={**os.environ, again.VARIABLE: str(notes)},
         )
 
 
@@ -82,6 +86,17 @@ def _tell(name: str, code: int, seconds: float) -> None:
 
 
 def run(lanes: dict[str, str], deadline_s: float, behind: Collection[str] = ()) -> int:
+    with tempfile.TemporaryDirectory(prefix="zenjun-lanes-") as folder:
+        notes = Path(folder) / "again"
+        if (code := _run(lanes, deadline_s, behind, notes)) or not (failed := again.read(notes)):
+            return code
+        print(f"== {len(failed)} FAILED BESIDE OTHERS, AND RUN ONCE MORE ALONE", flush=True)
+        for one in failed:
+            print(f"-- {one.test}", *(f"   {line}" for line in one.said.splitlines()), sep="\n", flush=True)
+        return _run({"again": again.command(failed)}, deadline_s, (), notes)
+
+
+def _run(lanes: dict[str, str], deadline_s: float, behind: Collection[str], notes: Path) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, exit codes are lost, and what has failed passes
     FOLDER.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
@@ -89,7 +104,7 @@ def run(lanes: dict[str, str], deadline_s: float, behind: Collection[str] = ()) 
     try:
         for name, command in lanes.items():
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # else one could be started that nobody knows of
-            running[name] = _start(name, command, name in behind)
+            running[name] = _start(name, command, name in behind, notes)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         while running:
             for name, lane in list(running.items()):

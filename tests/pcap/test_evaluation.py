@@ -188,7 +188,9 @@ def test_a_small_run(small: tuple[study.Recorded, study.Study]) -> None:
     assert steady.latency_ms("ordered", 0.5) <= steady.latency_ms("preack", 0.5) <= steady.latency_ms("acked", 0.5)  # type: ignore[operator]
     assert flood.kept_ack >= flood.kept > 0
     none, tenth = counted.losses
-    assert none.lost == 0 and none.repeated <= tenth.repeated
+    assert none.lost == 0 and tenth.repeated > 0
+    # Who gets a confirmation late repeats its message, though none was lost.
+    in_time(none.repeated <= tenth.repeated, f"repeated {none.repeated} and {tenth.repeated}")
     # The more messages share a PDU, the fewer are expected and the wider they scatter: five standard deviations.
     assert tenth.expected > 50 and tenth.other > 0
     assert abs(tenth.lost - 0.1 * tenth.expected) < 5 * math.sqrt(0.1 * 0.9 * tenth.expected), (tenth.lost, tenth.expected)

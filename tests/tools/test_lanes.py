@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from .. import again
 from ..timing import in_time
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,3 +92,79 @@ def test_a_lane_behind_gives_way_to_the_others() -> None:
     assert code == 0 and f"niceness {os.nice(0)}\n" in out, out
     code, out = lanes("--behind", "t2", "t1=true")
     assert code == 2 and "no such lane: t2" in out
+
+
+LATE = """
+import os
+from pathlib import Path
+from tests.stalls import Finding
+
+def attempt(name):
+    path = Path(os.environ["ATTEMPTS"]) / name
+    path.write_text(path.read_text() + "x" if path.exists() else "x")
+    return path.stat().st_size
+
+def test_chance():
+    assert attempt("chance") > 1, "the first time"
+
+def test_never():
+    assert attempt("never") < 0, "each time"
+
+def test_wrong():
+    attempt("wrong")
+    raise Finding("lost")
+"""
+
+
+@pytest.fixture
+def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], tuple[int, str, list[int]]]:
+    """Runs tests of a folder that waits for time, or one that computes; exit code, what was said, attempts of each."""
+    monkeypatch.setenv("ATTEMPTS", str(tmp_path))
+
+    def run(folder: str, tests: str) -> tuple[int, str, list[int]]:
+        path = ROOT / "tests" / folder / f"test_attempts_{os.getpid()}.py"
+        path.write_text(LATE)
+        try:
+            ids = " ".join(f"{path.relative_to(ROOT)}::test_{name}" for name in tests.split())
+            code, out = lanes(f"t1={sys.executable} -m pytest -q -p no:cacheprovider {ids}; echo and went on", "t2=true")
+        finally:
+            path.unlink()
+        made = [tmp_path / name for name in tests.split()]
+        return code, out, [each.stat().st_size for each in made if each.exists()]
+
+    return run
+
+
+def test_what_fails_by_chance_runs_once_more_when_all_lanes_have_ended(
+    judged: Callable[[str, str], tuple[int, str, list[int]]],
+) -> None:
+    code, out, attempts = judged("e2e", "chance")
+    assert code == 0 and attempts == [2], out
+    assert "1 FAILED BESIDE OTHERS" in out and "the first time" in out and "and went on" in out, out
+
+
+def test_what_fails_twice_or_is_wrong_on_any_machine_is_a_failure(
+    judged: Callable[[str, str], tuple[int, str, list[int]]],
+) -> None:
+    code, out, attempts = judged("e2e", "chance never")
+    assert code == 1 and attempts == [2, 2] and "each time" in out, out
+    code, out, attempts = judged("e2e", "wrong")
+    assert code == 1 and attempts == [1] and "lost" in out and "and went on" not in out, out
+
+
+def test_what_only_computes_fails_at_once(judged: Callable[[str, str], tuple[int, str, list[int]]]) -> None:
+    code, out, attempts = judged("model", "chance")
+    assert code == 1 and attempts == [1] and "the first time" in out, out
+
+
+def test_many_failures_are_no_chance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(again.VARIABLE, str(tmp_path / "notes"))
+    notes = again.Notes()
+    for k in range(again.MOST):
+        notes.add(f"tests/e2e/test_a.py::test_{k}[a b]", "late", True)
+    assert notes.write()
+    failed = again.read(tmp_path / "notes")
+    assert [one.said for one in failed] == ["late"] * again.MOST
+    assert again.command(failed).splitlines()[1].count("'tests/e2e/test_a.py::test_") == again.MOST
+    notes.add("tests/e2e/test_a.py::test_more", "late", True)
+    assert not notes.write()
