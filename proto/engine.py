@@ -406,7 +406,7 @@ class Engine:
         """The driver has not taken all of the last instance. There may be no memory for it."""
         if self.core.starves:
             self._bringing.postpone(now + self.config.probe_interval_ns)
-        return self._absorb(now, self.watch.starvation.judge(now))
+        return self._absorb(now, self.watch.starvation.judge(now, self.core))
 
     def _join(self, now: int, entry: Entry) -> list[Effect]:
         """The members of a running instance have admitted this station."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from .core import Drop
+from .core import Core, Drop
 from .effects import Blocked, Effect, Notice
 from .engineconfig import MS, EngineConfig
 from .envelope import pieces_carry
@@ -267,11 +267,13 @@ class Starvation:
         """The wait begins again."""
         self._waits = None
 
-    def judge(self, now: int) -> Sequence[Outcome]:
+    def judge(self, now: int, core: Core | None = None) -> Sequence[Outcome]:
         """In an instance, or while the rest of the last one is delivered: what follows if one message has waited for too long.
-        What was held is given back with the instance; a new incarnation asks to join."""
-        count = self._core.memory_refused
-        if not self._core.starves:
+        What was held is given back with the instance; a new incarnation asks to join. core: the one that delivers, if it is that
+        of the former configuration."""
+        core = core or self._core
+        count = core.memory_refused
+        if not core.starves:
             self._waits = None
         elif self._waits is None or self._waits[0] != count:
             self._waits = count, now

@@ -579,10 +579,6 @@ class Core:
         """The same, of a frame for anybody."""
         return int(lib.zj_last_word(self._core))
 
-    def confirms_heard(self) -> int:
-        """A number that grows with every CONFIRM received."""
-        return int(self._counters.rx_confirm)
-
     def counters(self) -> dict[str, int]:
         """Every field of ``struct zj_counters`` but ``drops``."""
         c = self._counters

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from zenjun.proto.effects import Closed, Notice
+from dataclasses import replace
+
+from zenjun.proto.effects import Closed, Notice, Replaced
 
 from ..rules import rule
 from ..virtual.engines import CONFIG, Cluster, Node, opened
@@ -86,3 +88,18 @@ def test_who_cannot_deliver_the_rest_that_is_agreed_on_brings_it_all_the_same() 
     cluster.run(2 * TIMEOUT_NS)
     assert [c.expelled for c in sick.reported(Closed)][-1]
     assert sick.engine.instance == 0 and sick.engine.opening.past.reached == count
+
+
+@rule("M10")
+def test_the_rest_of_the_former_configuration_is_not_waited_for_without_end() -> None:
+    """The instance ends by a change of the configuration. The rest waits for memory in the core of the former one."""
+    cluster, sick = refused()
+    for node in cluster.nodes:
+        node.config = replace(node.config, number=1, fingerprint=1)
+        node.apply(cluster.now, node.engine.reconfigure(cluster.now, node.config, "other options"))
+    cluster.run(2 * TIMEOUT_NS)
+    (closed,) = (c for c in sick.reported(Closed) if "no memory" in c.reason)
+    assert closed.expelled and closed.station == 3
+    cluster.run(1_000 * MS)
+    assert len({node.engine.instance for node in cluster.nodes}) == 1 and sick.engine.instance
+    assert sick.reported(Replaced) and not sick.engine.core.starves
