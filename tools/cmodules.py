@@ -194,15 +194,18 @@ def _pcap() -> Module:
 
 
 def _corosync() -> Module:
-    """The server of libqb's IPC. It loads libqb when it is made, and needs neither the library nor its headers to be built."""
+    """The server of libqb's IPC, and the connection to zenjund, with libzenjun inside. It loads libqb when it is made, and needs
+    neither that library nor its headers to be built."""
     here = Path("daemon/corosync/ipc")
     return Module(
         "zenjun.daemon.corosync.ipc._ipc",
         here,
         ("ipc.h",),
         _declarations(here, "ipc.h"),
-        _sources(here),
-        flags=("-std=gnu11",),
+        (*_sources(here), *_sources(CLIENT)),
+        include=(CLIENT, DATAPATH),
+        flags=("-std=gnu11", "-DZENJUN_PUBLIC="),
+        depends=(DATAPATH / "dp_client.h", *(p.relative_to(ROOT) for p in sorted((ROOT / CLIENT).glob("*.h")))),
     )
 
 

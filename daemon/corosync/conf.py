@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ...proto.service.corosync.messages import FINGERPRINT_BYTES
+from ...proto.service.corosync.messages import FINGERPRINT_BYTES, VERSION
 from ...proto.service.corosync.ring import Nodes
 from ...proto.service.corosync.votequorum import Config
 from ..config import ConfigError
@@ -154,10 +154,11 @@ class Conf:
 
     def ring_nodes(self, station: int) -> Nodes:
         """For the ring, seen from a station that is in the nodelist. The fingerprint covers what must be equal everywhere, or
-        the nodes of a ring would disagree: nodes, stations, and the options of quorum but for votes, which may be set."""
+        the nodes of a ring would disagree: how the stand-ins' messages are written, nodes, stations, and the options of quorum
+        but for votes, which may be set."""
         quorum = self.quorum()
         deciding = (quorum.two_node, quorum.waits_for_all, quorum.auto_tie_breaker)
-        text = repr((sorted((node.id, node.station) for node in self.nodes), deciding))
+        text = repr((VERSION, sorted((node.id, node.station) for node in self.nodes), deciding))
         mark = hashlib.sha256(text.encode()).digest()[:FINGERPRINT_BYTES]
         return Nodes(self.node_of(station).id, {node.station: node.id for node in self.nodes}, mark)
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from ...proto.service.base import Effect, Emit, Place, Source, Store
 from ...proto.service.corosync import results
-from ...proto.service.corosync.cpg import Lane, State
-from ...proto.service.corosync.messages import BUNDLE, LENGTH_BYTES, Mcast, bundled, decode, whole_head
+from ...proto.service.corosync.cpg import State
+from ...proto.service.corosync.messages import Mcast, decode, whole_head
 from ...proto.service.corosync.results import Code
+from ...proto.service.corosync.ring import Phase
 from ...proto.service.corosync.standin import StandIn
-from ..client.types import Welcome
 from ..config import Config, ConfigError
 from ..config.options import ClusterOptions
 from ..exits import Exit
@@ -51,13 +51,6 @@ PROGRAM_EVENTS: Final = (
 )
 NO_ANSWER: Final = "mcast"
 NS_PER_MS: Final = 1_000_000
-PACE_S: Final = 0.002
-"""Longest time that programs are not read for since own messages are under way: then a flood comes by the batch, instead of a
-message with each turn."""
-PACE_MESSAGES: Final = 8
-"""Under way, from which it is a flood: Pacemaker's few messages are read at once."""
-PACE_BYTES: Final = 16 << 10
-"""In a turn, above which programs are read on: large messages are a batch each."""
 
 
 def linger_ns(cluster: ClusterOptions) -> int:
@@ -80,14 +73,14 @@ class Process:
             past.read(),
             alone_after_ns=conf.alone_after_ms * NS_PER_MS,
             linger_ns=linger_ns(config.cluster),
+            under_way=server.under_way(),
+            room=server.room(),
         )
         cluster = config.cluster
         keys.begin(conf, self.maps[0], self.station, cluster.fail_timeout_ms, cluster.adopt_timeout_ms)
         self.programs: dict[int, Program] = {}
         self.held: set[int] = set()
         """Programs whose requests are not read: no room."""
-        self._lanes: dict[tuple[Source, bytes], tuple[Lane, Any]] = {}
-        """Whole messages by sender and beginning: who hears them, until anything else happens (``apply``)."""
         self._gathering = 0
         self._events: list[tuple[Sequence[int], bytes]] = []
         """Of the effects that are being applied."""
@@ -96,7 +89,7 @@ class Process:
         loop = asyncio.get_running_loop()
         self.stopped: asyncio.Future[Exit] = loop.create_future()
         loop.set_exception_handler(lambda _, context: self.on_bug(context.get("exception") or RuntimeError(context["message"])))
-        self.order = Order(conf.get("zenjun", "socket") or config.station.socket, self, journal)
+        self.order = Order(conf.get("zenjun", "socket") or config.station.socket, server, self)
         self._groups = Groups(self)
         self.services: dict[str, Service] = {
             "cmap": Keys(self),
@@ -110,8 +103,6 @@ class Process:
         self._alarm: asyncio.TimerHandle | None = None
         self._due: int | None = None
         self._why_alone = "starting"
-        self._pause: asyncio.TimerHandle | None = None
-        """Programs are read again then, or when own messages have come back."""
         self.maps[0].track(b"uidgid.", int(Track.ADD | Track.MODIFY | Track.DELETE | Track.PREFIX), lambda *_: self._allow())
 
     @property
@@ -134,13 +125,11 @@ class Process:
 
     async def close(self) -> None:
         """Programs see their connections end, and the others this node leave."""
-        for alarm in (self._alarm, self._pause):
-            if alarm is not None:
-                alarm.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
         asyncio.get_running_loop().remove_reader(self.server.fileno())
         self.order.close()
         self.server.close()
-        await self.order.closed()
 
     def stop(self, reason: str, code: Exit = Exit.REFUSED) -> None:
         """Nothing more happens here."""
@@ -198,11 +187,11 @@ class Process:
 
     # ---- the order
 
-    def on_connected(self, source: Source, welcome: Welcome) -> None:
-        if welcome.station != self.station:
-            self.stop(f"zenjund is station {welcome.station}, expected {self.station}")
+    def on_connected(self, source: Source, mtu: int) -> None:
+        if source[0] != self.station:
+            self.stop(f"zenjund is station {source[0]}, expected {self.station}")
             return
-        self.mtu = welcome.mtu or self.mtu
+        self.mtu = mtu or self.mtu
         self._input(lambda _: self.standin.ring.on_connected(source))
 
     def on_lost(self, why: str) -> None:
@@ -213,9 +202,9 @@ class Process:
             return
         self._input(self.standin.ring.on_lost)
 
-    def on_blocked(self, quorum: bool) -> None:
+    def on_blocked(self) -> None:
         self._why_alone = "no quorum in zenjun"
-        self._input(lambda now: self.standin.ring.on_blocked(now, quorum))
+        self._input(lambda now: self.standin.ring.on_blocked(now, quorum=False))
 
     def on_unblocked(self) -> None:
         self._input(lambda _: self.standin.ring.on_unblocked())
@@ -227,57 +216,30 @@ class Process:
         self._input(lambda _: self.standin.ring.on_view(place, members))
 
     def on_message(self, source: Source, data: bytes) -> None:
-        """Whole messages to process groups come by the ten thousand: what the machines would do with them is looked up."""
-        head = whole_head(data)
-        found = self._lanes.get((source, head)) or self._lane(source, head) if head else None
-        if found is None:
-            self._input(lambda _: self.standin.ring.on_message(source, data))
-        elif not self.stopped.done():
-            lane, hearers = found
-            if self.standin.ring.is_own(source):
-                self.standin.cpg.came_back(lane, data)
-            if lane.handles:
-                self.server.deliver(hearers, len(lane.handles), lane.node, data)
-
-    def on_bundle(self, source: Source, data: bytes) -> None:
-        """Messages that were sent together. Those of one process that follow each other are delivered in C."""
-        at, is_own = len(BUNDLE), self.standin.ring.is_own(source)
-        while at < len(data) and not self.stopped.done():
-            message = bundled(data, at)
-            if message is None:
-                self.standin.ring.dropped["malformed"] += 1
-                return
-            head = b"" if is_own else whole_head(message)
-            found = self._lanes.get((source, head)) or self._lane(source, head) if head else None
-            if found is None:
-                self.on_message(source, message)
-                at += LENGTH_BYTES + len(message)
-            else:
-                lane, hearers = found
-                at = self.server.deliver_all(hearers, len(lane.handles), lane.node, head, data, at)
-
-    def _lane(self, source: Source, head: bytes) -> tuple[Lane, Any] | None:
-        lane = self.standin.cpg.lane(source, head)
+        """Whole messages to process groups come by the ten thousand: who hears them is looked up once, and C delivers the next
+        ones."""
+        if self.stopped.done():
+            return
+        cpg, head = self.standin.cpg, whole_head(data)
+        lane = cpg.lane(source, head) if head else None
         if lane is None:
-            return None
-        found = self._lanes[source, head] = (lane, self.server.hearers(lane.handles))
-        return found
+            self._input(lambda _: self.standin.ring.on_message(source, data))
+            return
+        self.server.lane(source, head, lane.node, lane.handles, lane.sender.number if lane.sender is not None else 0)
+        if self.standin.ring.is_own(source):
+            cpg.came_back(lane, data)
+        if lane.handles:
+            self.server.deliver(lane.handles, lane.node, data)
 
-    def on_batch(self) -> None:
-        if not self.stopped.done():
-            self._resume()
-            if self._pause is not None and not self.standin.ring.under_way:
-                self._read_programs()
-
-    def on_room(self) -> None:
-        self._resume()
+    def on_malformed(self) -> None:
+        self.standin.ring.dropped["malformed"] += 1
 
     # ---- effects
 
     def apply(self, effects: Sequence[Effect]) -> None:
         """Apply effects in their order; a message for several programs is written once. Events are written together, behind the
         other effects: a program that has read the first one of a change and acts on it finds the others of it there."""
-        self._lanes.clear()
+        self.server.clear_lanes(sending=self.standin.ring.phase is Phase.IN)
         self._gathering += 1
         try:
             self._apply_all(effects)
@@ -309,7 +271,7 @@ class Process:
             case results.Answer(handle, code):
                 self._answered(handle, code)
             case Emit(data):
-                self.order.send(data)
+                self.server.send(data)
             case Store(_, data):
                 self._keep(data or b"")
             case results.Connect():
@@ -318,10 +280,11 @@ class Process:
                 self.order.close()
             case results.Apart(stations, here):
                 which = " ".join(map(str, stations))
+                what = "another nodelist, other options of quorum or another version of zenjun-corosync"
                 if here:
-                    text = "another nodelist or other options of quorum than the ring has: this node stays alone"
+                    text = f"{what} than the ring has: this node stays alone"
                 else:
-                    text = f"stations {which} have another nodelist or other options of quorum: they stay alone"
+                    text = f"stations {which} have {what}: they stay alone"
                 self.journal.warning("apart", text, stations=which)
             case results.Reread():
                 self._reread()
@@ -381,25 +344,14 @@ class Process:
         return [program for program in self.programs.values() if program.service == service]
 
     def _turn(self) -> None:
-        """What programs ask, a batch of each."""
-        with self.order.together():
-            said = self._take()
-        if not self.stopped.done():
-            self._show_ring()
-            self._set_alarm()
-            if 0 < said < PACE_BYTES and self.standin.ring.under_way >= PACE_MESSAGES:
-                asyncio.get_running_loop().remove_reader(self.server.fileno())
-                self._pause = self.after(PACE_S, self._read_programs)
-
-    def _take(self) -> int:
-        """The bytes of messages to process groups that have come."""
-        said = 0
+        """What programs ask, a batch of each, and what the order brings."""
+        if self.stopped.done():
+            return
         for item in self.server.turn():
             if self.stopped.done():
-                break
+                return
             match item:
                 case Said(number, message):
-                    said += len(message)
                     self._asked(number, message, said=True)
                 case Asked(number, _, message):
                     self._asked(number, message, said=False)
@@ -413,14 +365,12 @@ class Process:
                     self.refused += 1
                     text = f"a program of user {item.uid}, group {item.gid} was refused at {item.service}: {TEXTS[item.reason]}"
                     self.journal.event(logging.WARNING, "refused", text, now=time.monotonic_ns(), key=item.service)
-        return said
-
-    def _read_programs(self) -> None:
-        """Programs are read again."""
-        if self._pause is not None and not self.stopped.done():
-            self._pause.cancel()
-            self._pause = None
-            asyncio.get_running_loop().add_reader(self.server.fileno(), self._turn)
+                case _:
+                    self.order.on_item(item)
+        if not self.stopped.done():
+            self._resume()
+            self._show_ring()
+            self._set_alarm()
 
     def _ended(self, item: Ended) -> None:
         program = self.programs.pop(item.connection, None)
@@ -446,7 +396,7 @@ class Process:
         """A message to the program's process group, which has been written by ``ipc`` already."""
         cpg = self.standin.cpg
         if cpg.said(program.number, message):
-            self.order.send(message)
+            self.server.send(message)
         elif isinstance(found := decode(message), Mcast):
             self.apply(cpg.mcast(program.number, found.data))
 
@@ -479,7 +429,7 @@ class Process:
     def _has_room(self, program: Program) -> bool:
         if program.service != "cpg":
             return True
-        return self.order.has_room and self.standin.cpg.accepts(program.number)
+        return self.server.has_room and self.standin.cpg.accepts(program.number)
 
     def _hold(self, program: Program) -> None:
         if program.number not in self.held:
@@ -488,17 +438,14 @@ class Process:
 
     def _resume(self) -> None:
         """Programs that wait for room go on, each with what was read of it."""
-        if not self.held:
-            return
-        with self.order.together():
-            for number in sorted(self.held):
-                program = self.programs[number]
-                while program.waiting and number in self.programs and self._has_room(program):
-                    message, said = program.waiting.popleft()
-                    self._ask(program, message, said=said)
-                if not program.waiting and number in self.held:
-                    self.held.discard(number)
-                    self.server.pause(number, False)
+        for number in sorted(self.held):
+            program = self.programs[number]
+            while program.waiting and number in self.programs and self._has_room(program):
+                message, said = program.waiting.popleft()
+                self._ask(program, message, said=said)
+            if not program.waiting and number in self.held:
+                self.held.discard(number)
+                self.server.pause(number, False)
 
     def _allow(self) -> None:
         self.server.allow(*keys.users(self.maps[0]))

@@ -2,12 +2,13 @@
 
 A child serves; this process is the program. Requests: id 1 is answered by itself; 2 asks for events (number, size); 3 has no
 answer; 4 stops reading this connection until another one sends 5; 6 has the head of its messages to a process group, which come
-back as events of node 7, three times. What the server says of connections comes through a pipe.
+back as events of node 7, three times, or go to zenjund. What the server says of connections comes through a pipe.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -15,22 +16,48 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from cffi import FFI
 from zenjun.daemon.corosync.codec import event
-from zenjun.daemon.corosync.ipc import SERVICES, Asked, Ended, IpcError, Opened, Refused, Said, Server, owner
-from zenjun.proto.service.corosync.messages import LENGTH_BYTES, Mcast, Part, Process, bundle, mcast_head, whole_head
+from zenjun.daemon.corosync.ipc import (
+    BLOCKED,
+    LOST,
+    SERVICES,
+    Asked,
+    Ended,
+    Happened,
+    IpcError,
+    Opened,
+    OrderItem,
+    Refused,
+    Said,
+    Server,
+    Told,
+    Viewed,
+    Welcomed,
+    owner,
+)
+from zenjun.proto.service.base import Source
+from zenjun.proto.service.corosync.cpg import MCAST_BYTES, MESSAGE_BYTES, WAITING_BYTES_MAX
+from zenjun.proto.service.corosync.messages import Mcast, Part, Process, bundle, mcast_head, whole_head
 from zenjun.proto.service.corosync.results import Deliver
+
+from ..client.fake_daemon import FakeThread, fake_daemon
 
 HEAD: Final = struct.Struct("<i4xi4x")
 EVENT: Final = struct.Struct("<i4xi4xi4xQ")
 BUFFER: Final = 1 << 20
 QUEUE: Final = 4 << 20
 WAIT_S: Final = 30.0
+PLACE: Final = struct.Struct("<QHHBBH")
+"""zenjund's, before a message of a group."""
+A_LIST: Final = b"\1\3a list"
 OTHER: Final = 12345
 """A user and a group that is not root."""
 CLIENT: Final = """
@@ -41,13 +68,18 @@ ssize_t qb_ipcc_event_recv(void *c, void *data, size_t size, int32_t ms);
 int32_t qb_ipcc_fd_get(void *c, int32_t *fd);
 """
 ffi: Any = FFI()
+routes: dict[int, bytes] = {}
+"""By connection, in the serving child."""
+me: list[Source] = []
 qb: Any = None
 """libqb's client, in the process of a case only."""
 
 
-def serve(said: int, allowed: list[int]) -> None:
-    """Until it is killed."""
+def serve(said: int, allowed: list[int], path: str) -> None:
+    """Until it is killed. path: of zenjund's socket; empty: there is none."""
     server = Server(QUEUE)
+    if path:
+        assert not server.open(path, "rig", 1)
     for name in SERVICES:
         server.serve(name)
     server.allow(allowed, [])
@@ -55,12 +87,16 @@ def serve(said: int, allowed: list[int]) -> None:
     poll = select.poll()
     poll.register(server.fileno(), select.POLLIN)
     os.write(said, b'["ready"]\n')
+    held: list[Said] = []
     while True:
         poll.poll()
         for item in server.turn():
             match item:
                 case Asked():
                     answer(server, item, stopped)
+                case Said() if path:
+                    held.append(item)
+                    server.pause(item.connection, True)
                 case Said():
                     deliver(server, item)
                 case Opened():
@@ -69,14 +105,56 @@ def serve(said: int, allowed: list[int]) -> None:
                     os.write(said, json.dumps(["ended", item.service, item.reason.name]).encode() + b"\n")
                 case Refused():
                     os.write(said, json.dumps(["refused", item.service, item.reason.name]).encode() + b"\n")
+                case Welcomed() | Viewed() | Told() | Happened():
+                    os.write(said, json.dumps(of_order(server, item)).encode() + b"\n")
+        resume(server, held)
+
+
+def resume(server: Server, held: list[Said]) -> None:
+    """What has had no room goes on when there is some."""
+    room = server.room()
+    while held and server.has_room and room.of(held[0].connection) < WAITING_BYTES_MAX:
+        connection, message = held.pop(0)
+        server.under_way().append(message)
+        server.send(message)
+        room.add(connection, MESSAGE_BYTES + len(message) - len(whole_head(message)) - MCAST_BYTES)
+        if not held:
+            server.pause(connection, False)
+
+
+def of_order(server: Server, item: OrderItem) -> list[Any]:
+    """As the machines of one node would do: whole messages of anybody are heard by all connections with a route."""
+    match item:
+        case Welcomed():
+            assert not server.join("g")
+            me.append(item.source)
+            return ["welcomed", *item.source, item.mtu]
+        case Viewed():
+            server.clear_lanes(sending=True)
+            return ["view", len(item.members)]
+        case Told(_, source, message):
+            return ["malformed"] if message is None else told(server, source, message)
+        case Happened():
+            return ["happened", item.what, item.why]
+
+
+def told(server: Server, source: Source, message: bytes) -> list[Any]:
+    is_own, head = source in me, whole_head(message)
+    if is_own:
+        assert server.under_way().came_back(message)
+    if head:
+        mine = [number for number, route in routes.items() if is_own and route == head]
+        server.lane(source, head, 7, list(routes), *(mine or [0]))
+        server.deliver(list(routes), 7, message)
+        for number in mine:
+            server.room().add(number, len(head) + MCAST_BYTES - MESSAGE_BYTES - len(message))
+    return ["told", len(message), is_own]
 
 
 def deliver(server: Server, item: Said) -> None:
-    """Three times: alone, and in a bundle with a message of others behind."""
-    hearers, data = server.hearers([item.connection]), bundle([item.message, item.message, b"other"])
-    server.deliver(hearers, 1, 7, item.message)
-    end = server.deliver_all(hearers, 1, 7, whole_head(item.message), data, 1)
-    assert end == len(data) - LENGTH_BYTES - len(b"other")
+    """Three times."""
+    for _ in range(3):
+        server.deliver([item.connection], 7, item.message)
 
 
 def answer(server: Server, item: Asked, stopped: list[int]) -> None:
@@ -93,7 +171,16 @@ def answer(server: Server, item: Asked, stopped: list[int]) -> None:
         stopped.append(item.connection)
         server.answer(item.connection, item.message)
     elif number == 6:
+        routes[item.connection] = item.message[HEAD.size :]
         server.route(item.connection, item.message[HEAD.size :])
+        server.answer(item.connection, item.message)
+    elif number == 7:  # the stand-in says something itself, a LIST between two others
+        for text in (item.message, A_LIST, item.message + b"!"):
+            server.under_way().append(text)
+            server.send(text)
+        server.answer(item.connection, item.message)
+    elif number == 8:
+        assert not list(server.under_way()) and not len(server.under_way()) and not server.room().of(item.connection)
         server.answer(item.connection, item.message)
     elif number == 5:
         for connection in stopped:
@@ -104,12 +191,15 @@ def answer(server: Server, item: Asked, stopped: list[int]) -> None:
 class Rig:
     """The serving child, and what it has said."""
 
-    def __init__(self, allowed: list[int]) -> None:
+    def __init__(self, allowed: list[int], fake: FakeThread | None = None) -> None:
+        """fake: zenjund's place."""
+        self.fake = fake
+        path = str(fake.daemon.path) if fake is not None else ""
         self.out, told = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                serve(told, allowed)
+                serve(told, allowed, path)
             finally:
                 os._exit(1)
         os.close(told)
@@ -299,6 +389,64 @@ def group(rig: Rig) -> None:
             assert ask(c, message(6)) and ask(c, mcast(0, b"")) == mcast(0, b""), "and again as a request"
 
 
+def order(rig: Rig) -> None:
+    """Between a program and zenjund Python sees the first message only, and none is lost, doubled or out of order; also while
+    zenjund takes nothing for a while. What the stand-in says itself keeps its place among them."""
+    fake = rig.fake
+    assert fake is not None
+    rig.wait_for("view", 1)
+    process = Process(b"g", os.getpid())
+    with connected("cpg") as c:
+        assert ask(c, message(6, mcast_head(process)))
+        for size, count in ((8, 1), (8, 3000), (8000, 800)):
+            flood(rig, fake, c, process, size, count)
+        rig.wait_for("told")
+        assert [line[2] for line in rig.said if line[0] == "told"] == [True], "Python has seen the first one"
+        assert ask(c, message(7, b"something of its own"))
+        rig.wait_for("told", HEAD.size + len(b"something of its own!"), True)
+        assert ask(c, message(8))
+    sent = [body for kind, _, _, body in fake.daemon.received if kind == 4]
+    assert len(sent) < 2500, "in bundles"
+    assert A_LIST in sent, "which an earlier version could not read"
+    other = bundle([mcast_head(process) + bytes(5), b"no message"])
+    for body in (other, other[:-1]):
+        fake.call(partial(fake.daemon.frame, *to(fake), PLACE.pack(1 << 40, 5, 99, 2, 0, 0) + body))
+    rig.wait_for("malformed")
+    fake.call(lambda: fake.daemon.event(event="blocked", quorum=False))
+    rig.wait_for("happened", BLOCKED)
+    fake.call(fake.daemon.hang_up)
+    rig.wait_for("happened", LOST)
+
+
+def to(fake: FakeThread) -> tuple[Any, int, int, int]:
+    """For ``FakeDaemon.frame``: a message to the first program's first group."""
+    client = next(iter(fake.daemon.clients.values()))
+    return client, 66, 0, next(iter(client.handles))
+
+
+def flood(rig: Rig, fake: FakeThread, c: Any, process: Process, size: int, count: int) -> None:
+    """So many messages, and zenjund is stopped while they are sent; all come back."""
+    buffer = ffi.new("char[]", 1 << 16)
+    fake.daemon.deaf = count > 1
+    sent = came = stuck = 0
+    while came < count:
+        data = sent.to_bytes(8, "big").ljust(size, b".")
+        request = mcast(len(data), data)
+        if sent < count and qb.qb_ipcc_send(c, request, len(request)) == len(request):
+            sent += 1
+            continue
+        stuck += sent < count
+        fake.daemon.deaf = fake.daemon.deaf and sent < count and stuck < 20
+        got = qb.qb_ipcc_event_recv(c, buffer, 1 << 16, 20 if sent < count else int(WAIT_S * 1000))
+        if got > 0:
+            data = came.to_bytes(8, "big").ljust(size, b".")
+            wanted = event(Deliver(0, 7, Mcast(process, Part.WHOLE, size, data)))
+            assert bytes(ffi.buffer(buffer, got)) == wanted, (came, size)
+            came += 1
+        else:
+            assert sent < count and got in (-errno.EAGAIN, -errno.ETIMEDOUT), (sent, came, got, rig.said)
+
+
 def rights(rig: Rig) -> None:
     """Only root and whom the lists have."""
     for user, works in ((OTHER, True), (OTHER + 1, False)):
@@ -335,7 +483,7 @@ def taken(rig: Rig) -> None:
 
 
 CASES: Final[dict[str, Callable[[Rig], None]]] = {
-    case.__name__: case for case in (echo, events, queue, hostile, greedy, pause, halfway, strangers, group, rights, taken)
+    case.__name__: case for case in (echo, events, queue, hostile, greedy, pause, halfway, strangers, group, order, rights, taken)
 }
 
 
@@ -343,9 +491,16 @@ def main() -> None:
     global qb
     ffi.cdef(CLIENT)
     qb = ffi.dlopen("libqb.so.100")
-    rig = Rig([OTHER])
+    with contextlib.ExitStack() as held:
+        fake = None
+        if sys.argv[1] == order.__name__:
+            fake = held.enter_context(fake_daemon(Path(held.enter_context(tempfile.TemporaryDirectory()))))
+        case(CASES[sys.argv[1]], Rig([OTHER], fake))
+
+
+def case(run: Callable[[Rig], None], rig: Rig) -> None:
     try:
-        CASES[sys.argv[1]](rig)
+        run(rig)
         assert os.waitpid(rig.pid, os.WNOHANG) == (0, 0), "the server has ended"
     finally:
         os.kill(rig.pid, signal.SIGKILL)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from zenjun.daemon.config import ConfigError
+from zenjun.daemon.corosync import conf as conf_module
 from zenjun.daemon.corosync import keys
 from zenjun.daemon.corosync.codec import refusal
 from zenjun.daemon.corosync.conf import MESSAGE_BYTES, check, load
@@ -16,6 +17,8 @@ from zenjun.daemon.corosync.past import Past, PastError
 from zenjun.daemon.corosync.process import is_silent
 from zenjun.proto.service.corosync.messages import Reason
 from zenjun.proto.service.corosync.results import Address, Code, Confchg
+
+from ..rules import rule
 
 GOOD = """# a comment
 totem {
@@ -139,6 +142,15 @@ def test_other_options_of_quorum_are_another_fingerprint(tmp_path: Path) -> None
     more_votes = load(written(tmp_path, GOOD.replace("quorum_votes: 2", "quorum_votes: 3"))).ring_nodes(1).fingerprint
     two_node = load(written(tmp_path, GOOD.replace("  provider", "  two_node: 1\n  provider"))).ring_nodes(1).fingerprint
     assert first == more_votes != two_node
+
+
+@rule("Y2")
+def test_another_version_is_another_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins that do not read each other's messages would go different ways in one ring, and nobody would hear of it."""
+    conf = load(written(tmp_path, GOOD))
+    here = conf.ring_nodes(1).fingerprint
+    monkeypatch.setattr(conf_module, "VERSION", conf_module.VERSION - 1)
+    assert conf.ring_nodes(1).fingerprint != here
 
 
 def test_users_by_the_keys_of_programs() -> None:

@@ -2,7 +2,8 @@
  * size lie, take no events and end, while the host routes, answers, delivers, pauses and ends.
  *
  * Invariants: an item's bytes are within what came in; each connection that was opened is closed at most once; a message of a process
- * group is what a second reading of the request makes of it; an event is what a second reading of the message makes of it.
+ * group is what a second reading of the request makes of it; an event is what a second reading of the message makes of it; own
+ * messages go out and come back in the order in which they were made, and a bundle ends where a second reading does.
  * Input: steps, one byte each and what belongs to it. */
 #include "../../daemon/corosync/ipc/internal.h"
 
@@ -35,6 +36,7 @@ static struct ipc_hands hands;
 static const uint8_t *at, *end_of_input;
 static uint32_t delivered_size;
 static uint8_t delivered[1 << 16];
+static int sends; /* programs send at once; else the row of own messages is compared with a second one */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -150,7 +152,7 @@ static void request(struct ipc *s, struct program *p)
         memcpy(memory, &(uint32_t){2}, 4); /* a message for the group */
     if (kind & 2)
         memcpy(memory + 32, &(uint32_t){(uint32_t)count}, 4);
-    uint64_t before = (uint64_t)(s->items_count);
+    uint64_t before = (uint64_t)(s->items_count), own = s->own.end;
     size_t said = kind & 4 ? take(4) : kind & 8 ? BUFFER : count;
     hands.process(p, memory, said);
     if (s->items_count > before && s->items[before].kind == IPC_SAID) {
@@ -160,6 +162,12 @@ static void request(struct ipc *s, struct program *p)
         CHECK(said <= BUFFER && read32(memory) == 2 && 40 + (uint64_t)length <= said);
         CHECK(item->size == head + 5 + length && m[head] == 0 && big(m + head + 1) == length);
         CHECK(!memcmp(m + head + 5, memory + 40, length));
+    }
+    if (s->own.end > own) { /* it goes out at once */
+        const uint8_t *m = s->own.bytes + (own - s->own.base) + 4;
+        uint32_t head = 7u + m[6], length = read32(memory + 32);
+        CHECK(s->sending && s->items_count == before && s->own.freed == s->own.end);
+        CHECK(s->own.end - own == 4 + head + 5 + length && big(m + head + 1) == length && !memcmp(m + head + 5, memory + 40, length));
     }
     free(memory);
 }
@@ -197,25 +205,85 @@ static void deliver(struct ipc *s, const uint32_t *numbers)
     free(m);
 }
 
-/* Several messages, as one of the group: what is delivered begins with the head, and ends where a second reading does. */
-static void deliver_all(struct ipc *s, const uint32_t *numbers)
+/* A message of the group, perhaps a bundle, from a source that has a lane or has none. */
+static void lanes(struct ipc *s, const uint32_t *numbers)
 {
-    size_t size = take(1) * 4u, head_size = take(1) % 16;
-    uint32_t begin = take(1);
-    uint8_t *b = malloc(size ? size : 1), *head = malloc(head_size ? head_size : 1);
+    size_t size = take(1) * 4u;
+    uint32_t name = take(1) % 8, from = 0;
+    uint8_t *b = malloc(size ? size : 1), head[HEAD_MAX] = {1, 2, 0, 0, 0, 9, (uint8_t)name};
     take_bytes(b, size);
-    take_bytes(head, head_size);
-    if (take(1) & 1 && begin + 4 <= size && size - begin - 4 >= head_size) /* a message that begins so */
-        memcpy(b + begin + 4, head, head_size);
-    int64_t end = ipc_deliver_all(s, numbers, PROGRAMS, 3, head, (uint32_t)head_size, b, (uint32_t)size, begin);
-    CHECK(end >= begin && (end == begin || end <= (int64_t)size));
-    uint64_t next = begin;
-    while (next < (uint64_t)end) {
-        CHECK(!memcmp(b + next + 4, head, head_size));
-        next += 4 + (uint64_t)big(b + next);
+    take_bytes(head + 7, name);
+    uint32_t kind = take(1);
+    if (kind & 1)
+        CHECK(!ipc_lane(s, 1, 2, head, 7 + name, 3, numbers, PROGRAMS, kind & 2 ? numbers[0] : 0));
+    if (kind & 4 && size >= 17 + name) { /* a bundle whose first message begins so, and is whole */
+        uint32_t length = (uint32_t)(size / 2) > 12 + name ? (uint32_t)(size / 2) : 12 + name;
+        b[0] = 2, b[1] = 0, b[2] = 0, b[3] = (uint8_t)(length >> 8), b[4] = (uint8_t)length;
+        memcpy(b + 5, head, 7 + name);
+        uint8_t *to = b + 5 + 7 + name;
+        length -= 12 + name;
+        to[0] = 0, to[1] = 0, to[2] = 0, to[3] = (uint8_t)(length >> 8), to[4] = (uint8_t)length;
     }
-    CHECK(next == (uint64_t)end);
-    free(b), free(head);
+    for (;;) {
+        uint32_t before = from;
+        int64_t rest = ipc_lanes_take(s, 1, 2, sends && kind & 8, b, (uint32_t)size, &from);
+        CHECK(from >= before && from <= size);
+        if (rest < 0) {
+            CHECK(rest == IPC_ALL || rest == IPC_MALFORMED_REST || (rest == -EINVAL && kind & 8));
+            break;
+        }
+        CHECK((uint64_t)rest <= size - from);
+        from += (uint32_t)rest;
+        if (from == size && (!size || b[0] != 2))
+            break;
+    }
+    free(b);
+}
+
+/* The row of own messages, against a second one. */
+static struct { uint8_t first; uint32_t size; } row[64];
+static uint32_t row_back, row_sent, row_freed, row_end; /* as in ipc_own, in messages */
+
+static void own(struct ipc *s)
+{
+    uint8_t data[300];
+    uint32_t what = take(1) % 6, size = take(1);
+    memset(data, (int)take(1), sizeof data);
+    if (what < 2 && row_end < 64) {
+        CHECK(!ipc_own_add(s, data, size));
+        row[row_end].first = data[0], row[row_end++].size = size;
+    } else if (what == 2 && row_freed < row_end) {
+        memset(data, row[row_freed].first, sizeof data);
+        CHECK(!ipc_own_free(s, data, row[row_freed++].size));
+    } else if (what == 3) {
+        const uint8_t *bytes = NULL;
+        uint32_t bytes_count = 0, count = ipc_own_next(s, &bytes, &bytes_count), next = 0;
+        CHECK((count == 0) == (row_sent == row_freed) && count <= row_freed - row_sent);
+        for (uint32_t k = 0; k < count; k++) {
+            CHECK(big(bytes + next) == row[row_sent].size && (!row[row_sent].size || bytes[next + 4] == row[row_sent].first));
+            next += 4 + row[row_sent++].size;
+        }
+        CHECK(next == bytes_count);
+        ipc_own_sent(s, bytes_count);
+    } else if (what == 4 && row_back < row_end) {
+        memset(data, row[row_back].first, sizeof data);
+        int done = ipc_own_back(s, data, row[row_back].size);
+        CHECK(done == (row_back < row_sent ? 0 : -EINVAL));
+        row_back += !done;
+    } else if (what == 5 && size > 200) {
+        ipc_own_clear(s);
+        row_back = row_sent = row_freed = row_end = 0;
+    }
+    CHECK(s->own.count == row_end - row_back);
+}
+
+static void send_all(struct ipc *s)
+{
+    const uint8_t *bytes;
+    uint32_t count;
+    while (ipc_own_next(s, &bytes, &count))
+        ipc_own_sent(s, count);
+    CHECK(s->own.sent == s->own.end);
 }
 
 static void look(struct ipc *s, int *open)
@@ -238,13 +306,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(s && !ipc_serve(s, "cpg", 2));
     CHECK(!ipc_allow(s, &(uint32_t){5}, 1, &(uint32_t){6}, 1));
     int open = 0;
+    sends = size && data[0] & 1;
+    row_back = row_sent = row_freed = row_end = 0;
     for (int step = 0; step < STEPS_MAX && at < end_of_input; step++) {
         uint32_t what = take(1), which = take(1) % PROGRAMS;
         struct program *p = &programs[which];
         uint32_t numbers[PROGRAMS], number = take(1) & 1 ? take(4) : p->number;
         for (int k = 0; k < PROGRAMS; k++)
             numbers[k] = programs[k].number;
-        switch (what % 13) {
+        switch (what % 15) {
         case 0:
             if (p->service)
                 break;
@@ -268,7 +338,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         case 8: ipc_answer(s, number, data, (uint32_t)(size < 100 ? size : 100)); break;
         case 9: ipc_end(s, number); break;
         case 10: ipc_flush(s), ipc_pause(s, number, (int)take(1) & 1), (void)ipc_waiting(s, number); break;
-        case 11: deliver_all(s, numbers); break;
+        case 11: lanes(s, numbers); break;
+        case 12:
+            if (sends)
+                send_all(s);
+            else
+                own(s);
+            break;
+        case 13: ipc_lanes_clear(s, sends && take(1) & 1); break;
         default: look(s, &open);
         }
     }

@@ -74,14 +74,14 @@ def test_a_lane_is_what_the_machines_would_do() -> None:
     message = encode(Mcast(Process(GROUP, 11), Part.WHOLE, 3, b"abc"))
     head = whole_head(message)
     assert head == first.handles[1].head and first.said(1, message)
-    before = first.handles[1].waiting_bytes
+    before = first.room.of(1)
     assert before == cpg_module.MESSAGE_BYTES + 3
     lane, far = first.lane((1, 1), head), second.lane((1, 1), head)
     assert lane is not None and far is not None
     assert (lane.node, lane.handles, far.node, far.handles, far.sender) == (1, (1,), 1, (3, 4), None)
     assert c.nodes[1].ring.is_own((1, 1)) and not c.nodes[2].ring.is_own((1, 1))
     first.came_back(lane, message)
-    assert first.handles[1].waiting_bytes == 0
+    assert first.room.of(1) == 0
     with pytest.raises(InvariantError):
         first.came_back(lane, message)
     assert first.said(1, message)

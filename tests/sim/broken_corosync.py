@@ -213,7 +213,7 @@ class DropsOverload(Cpg):
     """Y10: what is too much is dropped, as corosync does it."""
 
     def mcast(self, number: int, data: bytes) -> list[Effect]:
-        if self.handles[number].waiting_bytes > MESSAGE_BYTES + 4:
+        if self.room.of(number) > MESSAGE_BYTES + 4:
             return [Answer(number, Code.OK)]
         return super().mcast(number, data)
 

@@ -1,14 +1,19 @@
-"""libqb's IPC for corosync's local services: connections of programs, their requests, answers and events (``ipc.h``)."""
+"""libqb's IPC for corosync's local services, and the connection to zenjund, in one loop in C (``ipc.h``)."""
 
 from __future__ import annotations
 
 import errno
 import socket
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from ....proto.errors import InvariantError
+from ....proto.service.base import Place, Source
+from ....proto.service.corosync.cpg import Room
+from ....proto.service.corosync.messages import LENGTH_BYTES
+from ....proto.service.corosync.ring import UnderWay
 from ._ipc import ffi, lib
 
 LIBRARY: Final = "libqb.so.100"
@@ -18,6 +23,7 @@ _NAMES: Final = {number: name for name, number in SERVICES.items()}
 _PATH_BYTES: Final = 108
 """libqb fills up the abstract name of a socket with zeros."""
 _CREDENTIALS: Final = struct.Struct("3i")
+_SOURCE: Final = struct.Struct("=II")
 _lib: Any = lib
 _ffi: Any = ffi
 
@@ -71,6 +77,43 @@ class Said(NamedTuple):
     message: bytes
 
 
+class Welcomed(NamedTuple):
+    """The connection to zenjund stands."""
+
+    serial: int
+    source: Source
+    """This station, and the number of this connection there."""
+    mtu: int
+
+
+class Viewed(NamedTuple):
+    """The members of the stand-ins' group are others from here on."""
+
+    serial: int
+    place: Place
+    members: frozenset[Source]
+
+
+class Told(NamedTuple):
+    """A message of the group that has no lane; None: something that is no message."""
+
+    serial: int
+    source: Source
+    message: bytes | None
+
+
+class Happened(NamedTuple):
+    """zenjund, or the connection to it, says so."""
+
+    serial: int
+    what: int
+    """``BLOCKED``, ``UNBLOCKED``, ``FENCED`` or ``LOST``."""
+    why: str
+
+
+BLOCKED, UNBLOCKED, FENCED, LOST = (int(n) for n in (_lib.IPC_BLOCKED, _lib.IPC_UNBLOCKED, _lib.IPC_FENCED, _lib.IPC_LOST))
+
+
 class Ended(NamedTuple):
     connection: int
     service: str
@@ -84,8 +127,12 @@ class Refused(NamedTuple):
     gid: int
 
 
+OrderItem: TypeAlias = Welcomed | Viewed | Told | Happened
+Item: TypeAlias = Opened | Asked | Said | Ended | Refused | OrderItem
+
+
 class Server:
-    """All services of this process; there is one at a time. Its methods never wait."""
+    """All services of this process, and its connection to zenjund; there is one at a time. Its methods never wait."""
 
     def __init__(self, queue_bytes_max: int, library: str = LIBRARY) -> None:
         """queue_bytes_max: of a connection's events that have no room. Raises IpcError if libqb cannot be loaded."""
@@ -112,16 +159,20 @@ class Server:
         """Readable while ``turn`` has something to do."""
         return int(_lib.ipc_fd(self._server))
 
-    def turn(self) -> list[Opened | Asked | Said | Ended | Refused]:
-        """Serve what is ready, at most a batch of each connection; what has come in, in its order."""
+    def turn(self) -> list[Item]:
+        """Serve what is ready, at most a batch of each connection; what has come in, in its order. Of the connection to zenjund
+        there is one item at most, the last one."""
         count = _lib.ipc_turn(self._server)
         items, data = _lib.ipc_items(self._server), _lib.ipc_bytes(self._server)
         said = _lib.IPC_SAID
-        found: list[Opened | Asked | Said | Ended | Refused] = []
+        found: list[Item] = []
         for k in range(count):
             item = items[k]
             if item.kind == said:
                 found.append(Said(item.connection, bytes(_ffi.buffer(data + item.at, item.size))))
+                continue
+            if item.kind >= _lib.IPC_WELCOME:
+                found.append(_of_order(item, bytes(_ffi.buffer(data + item.at, item.size))))
                 continue
             service = _NAMES[item.service]
             if item.kind == _lib.IPC_REQUEST:
@@ -144,25 +195,58 @@ class Server:
         _lib.ipc_event(self._server, list(connections), len(connections), _ffi.from_buffer(message), len(message))
 
     def route(self, connection: int, head: bytes) -> None:
-        """The connection's messages to its process group come as ``Said`` and begin so; empty: they come as requests."""
+        """The connection's messages to its process group begin so, and go out at once as long as ``clear_lanes`` said so and
+        there is room, otherwise they come as ``Said``. Empty: they come as requests."""
         if _lib.ipc_route(self._server, connection, head, len(head)):
             raise ValueError(f"{len(head)} bytes are no head of a message")
 
-    def hearers(self, connections: Sequence[int]) -> Any:
-        """For ``deliver``."""
-        return _ffi.new("uint32_t[]", connections)
+    def lane(self, source: Source, head: bytes, node: int, hearers: Sequence[int], sender: int) -> None:
+        """Whole messages of this source that begin so are of this node and go to these connections, until ``clear_lanes``.
+        sender: the connection that sends them, 0: none here."""
+        if _lib.ipc_lane(self._server, *source, head, len(head), node, list(hearers), len(hearers), sender):
+            raise ValueError("no head of a message, or no memory")
 
-    def deliver(self, hearers: Any, count: int, node: int, message: bytes) -> None:
+    def clear_lanes(self, *, sending: bool) -> None:
+        """sending: what programs say to their groups goes out at once."""
+        _lib.ipc_lanes_clear(self._server, sending)
+
+    def deliver(self, hearers: Sequence[int], node: int, message: bytes) -> None:
         """A whole message to a process group, as the stand-ins' group has it, as an event of libcpg to several connections."""
-        if _lib.ipc_deliver(self._server, hearers, count, node, message, len(message)):
+        if _lib.ipc_deliver(self._server, list(hearers), len(hearers), node, message, len(message)):
             raise ValueError("not a whole message, or no memory")
 
-    def deliver_all(self, hearers: Any, count: int, node: int, head: bytes, bundle: bytes, at: int) -> int:
-        """Whole messages of a bundle from there on, as long as they begin so; where the next one begins. At least one."""
-        end = _lib.ipc_deliver_all(self._server, hearers, count, node, head, len(head), bundle, len(bundle), at)
-        if end <= at:
-            raise ValueError("not a whole message, or no memory")
-        return int(end)
+    def open(self, path: str, name: str, serial: int) -> str:
+        """Connect to zenjund. Empty, or why that is impossible; ``Welcomed`` or ``LOST`` with this serial number follow."""
+        error = _lib.ipc_order_open(self._server, path.encode(), name.encode(), serial)
+        return _text(_lib.ipc_order_error(error)) if error else ""
+
+    def join(self, group: str) -> str:
+        """Join the stand-ins' group. Empty, or why that is impossible."""
+        error = _lib.ipc_order_join(self._server, group.encode())
+        return _text(_lib.ipc_order_error(error)) if error else ""
+
+    def part(self) -> None:
+        """End the connection to zenjund, if there is one: nothing of it comes any more."""
+        if self._server is not None:
+            _lib.ipc_order_close(self._server)
+
+    def send(self, message: bytes) -> None:
+        """The oldest own message that has not been sent may go out: with the next turn, as all that may by then."""
+        if _lib.ipc_own_free(self._server, message, len(message)):
+            raise InvariantError("own messages go out in their order")
+
+    @property
+    def has_room(self) -> bool:
+        """zenjund takes what is sent, or not much of it waits."""
+        return bool(_lib.ipc_own_has_room(self._server))
+
+    def under_way(self) -> UnderWay:
+        """Own messages that have no place yet, for the ring."""
+        return _Own(self._server)
+
+    def room(self) -> Room:
+        """What is under way of each connection, for the process groups."""
+        return _Ways(self._server)
 
     def pause(self, connection: int, paused: bool) -> None:
         """Stop or start reading the requests of a connection."""
@@ -180,6 +264,68 @@ class Server:
         if self._server is not None:
             _lib.ipc_destroy(self._server)
             self._server = None
+
+
+class _Own(UnderWay):
+    """With those that have gone out without Python."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    def append(self, message: bytes) -> None:
+        if _lib.ipc_own_add(self._server, message, len(message)):
+            raise MemoryError
+
+    def came_back(self, message: bytes) -> bool:
+        return not _lib.ipc_own_back(self._server, message, len(message))
+
+    def clear(self) -> None:
+        _lib.ipc_own_clear(self._server)
+
+    def __len__(self) -> int:
+        return int(_lib.ipc_own_count(self._server))
+
+    def __iter__(self) -> Iterator[bytes]:
+        first = _ffi.new("const uint8_t**")
+        size = int(_lib.ipc_own_bytes(self._server, first))
+        data, at = bytes(_ffi.buffer(first[0], size)) if size else b"", 0
+        while at < size:
+            length = int.from_bytes(data[at : at + LENGTH_BYTES], "big")
+            yield data[at + LENGTH_BYTES : at + LENGTH_BYTES + length]
+            at += LENGTH_BYTES + length
+
+
+class _Ways(Room):
+    """C counts what it sends and delivers by itself."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    def of(self, number: int) -> int:
+        return int(_lib.ipc_way_bytes(self._server, number))
+
+    def add(self, number: int, size: int) -> None:
+        _lib.ipc_way_add(self._server, number, size)
+
+    def end(self, number: int) -> None:
+        """Its memory ends with the connection."""
+
+
+def _text(of: Any) -> str:
+    return bytes(_ffi.string(of)).decode(errors="replace")
+
+
+def _of_order(item: Any, data: bytes) -> OrderItem:
+    serial, source = int(item.connection), (int(item.station), int(item.client))
+    if item.kind == _lib.IPC_WELCOME:
+        return Welcomed(serial, source, int(item.value))
+    if item.kind == _lib.IPC_VIEW:
+        return Viewed(serial, (int(item.clock), source[0], int(item.value)), frozenset(_SOURCE.iter_unpack(data)))
+    if item.kind in (_lib.IPC_TOLD, _lib.IPC_MALFORMED):
+        return Told(serial, source, data if item.kind == _lib.IPC_TOLD else None)
+    if item.kind == _lib.IPC_BUG:
+        raise InvariantError(data.decode())
+    return Happened(serial, int(item.kind), data.decode(errors="replace"))
 
 
 def owner(name: str) -> int:

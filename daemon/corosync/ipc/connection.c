@@ -74,7 +74,7 @@ static int32_t on_accept(void *c, uid_t uid, gid_t gid) {
         return refuse(s, c, IPC_TOO_MANY, uid, gid, -EMFILE);
     s->serial++;
     uint32_t slot = (uint32_t)(k - s->connections);
-    *k = (struct ipc_connection){.c = c, .number = s->serial << SLOT_BITS | slot, .service = s->qb.service(c)};
+    *k = (struct ipc_connection){.c = c, .number = s->serial << SLOT_BITS | slot, .service = s->qb.service(c), .asked = s->clears};
     k->last = &k->first;
     s->qb.set(c, k);
     *item = (struct ipc_item){.kind = IPC_OPENED, .connection = k->number, .service = k->service, .uid = uid, .gid = gid};
@@ -124,6 +124,7 @@ static int32_t on_process(void *c, void *data, size_t size) {
         return 0;
     }
     memcpy(bytes, data, size);
+    k->asked = s->clears;
     item->connection = k->number, item->service = k->service, item->size = (uint32_t)size;
     item->at = (uint64_t)(bytes - s->bytes);
     return 0;

@@ -16,12 +16,11 @@
 
 #define EVENTS_MAX 64 /* descriptors that are served in one turn */
 #define OWN_EVENTS (EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLERR | EPOLLHUP) /* poll's numbers are the same */
-#define WAKE UINT64_MAX
-#define ALARM (UINT64_MAX - 1)
 #define RETRY_NS 1000000
 #define NATIVE 4 /* QB_IPC_NATIVE: shared memory */
 #define RATE_SLOW 2 /* QB_IPCS_RATE_SLOW: one request a call */
-#define BATCH_REQUESTS 50 /* of one program in one turn */
+#define BATCH_REQUESTS 50 /* of one program in one turn, for Python */
+#define BATCH_ALL 400 /* with those that go to zenjund at once */
 #define BATCH_BYTES (1u << 20) /* and no more after these */
 #define HANDSHAKES_MAX 128 /* descriptors of those who have not said who they are: anybody may connect */
 
@@ -207,10 +206,12 @@ static int load(struct ipc_qb *qb, const char *library) {
     return 0;
 }
 
-static int watch_own(struct ipc *s, int fd, uint64_t mark) {
+static int watch_own(int poll, int fd, uint64_t mark) {
     struct epoll_event e = {.events = EPOLLIN, .data.u64 = mark};
-    return fd < 0 ? -1 : epoll_ctl(s->poll, EPOLL_CTL_ADD, fd, &e);
+    return fd < 0 ? -1 : epoll_ctl(poll, EPOLL_CTL_ADD, fd, &e);
 }
+
+static int timer(void) { return timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK); }
 
 struct ipc *ipc_create(const char *library, uint64_t queue_bytes_max) {
     if (the) {
@@ -223,11 +224,15 @@ struct ipc *ipc_create(const char *library, uint64_t queue_bytes_max) {
         return NULL;
     }
     s->queue_bytes_max = queue_bytes_max;
+    s->outer = epoll_create1(EPOLL_CLOEXEC);
     s->poll = epoll_create1(EPOLL_CLOEXEC);
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    s->alarm = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    s->alarm = timer();
+    s->pace = timer();
+    s->order.watched = -1;
     the = s;
-    if (s->poll < 0 || watch_own(s, s->wake, WAKE) || watch_own(s, s->alarm, ALARM)) {
+    if (s->outer < 0 || s->poll < 0 || watch_own(s->outer, s->poll, MARK_PROGRAMS) || watch_own(s->outer, s->wake, MARK_WAKE) ||
+        watch_own(s->outer, s->alarm, MARK_ALARM) || watch_own(s->outer, s->pace, MARK_PACE)) {
         snprintf(why, sizeof why, "%s", strerror(errno));
         ipc_destroy(s);
         return NULL;
@@ -242,16 +247,18 @@ struct ipc *ipc_create(const char *library, uint64_t queue_bytes_max) {
 }
 
 void ipc_destroy(struct ipc *s) {
+    ipc_order_close(s);
+    ipc_lanes_clear(s, 0);
     for (int k = 0; k < s->services_count; k++)
         s->qb.destroy(s->services[k]);
     for (uint32_t slot = 0; slot < IPC_CONNECTIONS_MAX; slot++)
         ipc_connection_free(s, slot);
-    int own[] = {s->poll, s->wake, s->alarm};
+    int own[] = {s->outer, s->poll, s->wake, s->alarm, s->pace};
     for (size_t k = 0; k < sizeof own / sizeof *own; k++)
         if (own[k] >= 0)
             close(own[k]);
     /* libqb stays loaded: it has threads' and process-wide state of its own */
-    free(s->jobs), free(s->watches), free(s->items), free(s->bytes), free(s->uids), free(s->gids), free(s->event);
+    free(s->jobs), free(s->watches), free(s->items), free(s->bytes), free(s->uids), free(s->gids), free(s->event), free(s->own.bytes);
     the = NULL;
     free(s);
 }
@@ -289,7 +296,7 @@ int ipc_allow(struct ipc *s, const uint32_t *uids, int uids_count, const uint32_
     return error ? error : list_set(&s->gids, &s->gids_count, gids, gids_count);
 }
 
-int ipc_fd(const struct ipc *s) { return s->poll; }
+int ipc_fd(const struct ipc *s) { return s->outer; }
 
 static void run_jobs(struct ipc *s) {
     uint32_t count = s->jobs_count; /* what they add runs in the next turn */
@@ -310,8 +317,11 @@ static struct ipc_watch *watch_still(struct ipc *s, int fd, uint32_t turn) {
 /* A program writes a request into the shared memory, then a byte to the socket. libqb reads what is in the memory and then waits for
  * as many bytes, however long the program takes for them. Hence one request for each byte that is there already. */
 static void serve_program(struct ipc *s, int fd, uint32_t turn, int32_t events) {
-    uint64_t bytes = s->bytes_count;
-    for (int k = 0; k < BATCH_REQUESTS && s->bytes_count - bytes < BATCH_BYTES; k++) {
+    const uint64_t bytes = s->bytes_count, own = s->own.end;
+    const uint32_t items = s->items_count;
+    for (uint32_t k = 0; k < BATCH_ALL && s->items_count - items < BATCH_REQUESTS; k++) {
+        if (s->bytes_count - bytes + s->own.end - own >= BATCH_BYTES)
+            return;
         struct ipc_watch *w = watch_still(s, fd, turn);
         int announced = 0;
         if (!w || (k && (w->paused || ioctl(fd, FIONREAD, &announced) || announced <= 0)))
@@ -342,24 +352,52 @@ static void serve_ready(struct ipc *s, const struct epoll_event *e) {
         watch_del(fd);
 }
 
-int ipc_turn(struct ipc *s) {
+static void serve_programs(struct ipc *s) {
     struct epoll_event ready[EVENTS_MAX];
-    uint64_t ignored;
-    bool flush = false;
     int count = epoll_wait(s->poll, ready, EVENTS_MAX, 0);
+    for (int k = 0; k < count; k++)
+        serve_ready(s, &ready[k]);
+}
+
+/* Read programs, or do not, for PACE_NS at most. */
+static void pace(struct ipc *s, bool paced) {
+    struct itimerspec in = {.it_value.tv_nsec = paced ? PACE_NS : 0};
+    struct epoll_event e = {.events = paced ? 0 : EPOLLIN, .data.u64 = MARK_PROGRAMS};
+    timerfd_settime(s->pace, 0, &in, NULL);
+    epoll_ctl(s->outer, EPOLL_CTL_MOD, s->poll, &e);
+    s->paced = paced;
+}
+
+static uint64_t emptied(int fd) {
+    uint64_t count = 0;
+    return read(fd, &count, sizeof count) == (ssize_t)sizeof count ? count : 0;
+}
+
+int ipc_turn(struct ipc *s) {
+    struct epoll_event ready[5];
+    bool flush = false, programs = false;
+    int count = epoll_wait(s->outer, ready, (int)(sizeof ready / sizeof *ready), 0);
     for (int k = 0; k < count; k++) {
-        if (ready[k].data.u64 == WAKE || ready[k].data.u64 == ALARM) {
-            flush = flush || ready[k].data.u64 == ALARM;
-            ssize_t got = read(ready[k].data.u64 == WAKE ? s->wake : s->alarm, &ignored, sizeof ignored);
-            (void)got;
-        } else {
-            serve_ready(s, &ready[k]);
-        }
+        uint64_t mark = ready[k].data.u64;
+        if (mark == MARK_WAKE)
+            emptied(s->wake);
+        flush = (mark == MARK_ALARM && emptied(s->alarm)) || flush;
+        programs = mark == MARK_PROGRAMS || programs;
+        if (mark == MARK_PACE && emptied(s->pace) && s->paced)
+            pace(s, false);
     }
+    s->said_bytes = 0;
+    if (programs && !s->paced)
+        serve_programs(s);
     run_jobs(s);
     ipc_end_broken(s);
     if (flush)
         ipc_flush(s);
+    ipc_order_turn(s);
+    if (s->paced && !s->own.count)
+        pace(s, false);
+    else if (!s->paced && s->said_bytes && s->said_bytes < PACE_BYTES && s->own.count >= PACE_MESSAGES)
+        pace(s, true);
     return (int)s->items_count;
 }
 
@@ -369,6 +407,8 @@ const uint8_t *ipc_bytes(const struct ipc *s) { return s->bytes; }
 void ipc_clear(struct ipc *s) {
     s->items_count = 0;
     s->bytes_count = 0;
+    s->clears++;
+    s->order.told = false;
     if (s->bytes_max > BYTES_KEPT) {
         free(s->bytes);
         s->bytes = NULL, s->bytes_max = 0;

@@ -1,7 +1,8 @@
 /* The server side of libqb's IPC for a loop that is not libqb's: corosync's local services (docs/corosync.md).
  *
  * libqb is loaded when the server is made (libqb.so.100), so that zenjun is built without it. Its callbacks end here: Python asks for
- * one turn, copies what has come in, and writes answers and events by the number of a connection. A program's memory is shared with
+ * one turn, copies what has come in, and writes answers and events by the number of a connection. Messages between programs and zenjund
+ * do not pass through Python (own.c, lanes.c, order.c). A program's memory is shared with
  * libqb, hence everything is copied out of it before anybody looks at it. */
 #ifndef ZENJUN_COROSYNC_IPC_H
 #define ZENJUN_COROSYNC_IPC_H
@@ -17,7 +18,17 @@ enum ipc_kind {
     IPC_REQUEST = 2, /* `size` bytes at `at` */
     IPC_CLOSED = 3,  /* the connection has ended; its number is not used again before 2^22 others */
     IPC_REFUSED = 4, /* a program was not let in: `reason` */
-    IPC_SAID = 5     /* a message for its process group: `size` bytes at `at`, as the group of the stand-ins has it */
+    IPC_SAID = 5,    /* a message for its process group: `size` bytes at `at`, as the group of the stand-ins has it */
+    /* Of the connection to zenjund; `connection` is its serial number. At most one of these at a time, the last of the items. */
+    IPC_WELCOME = 6,   /* `station`, `client` and `value`, the MTU */
+    IPC_VIEW = 7,      /* of the group, at the place `clock`, `station`, `value`: struct ipc_source of each member */
+    IPC_TOLD = 8,      /* a message of `station`, `client` that has no lane */
+    IPC_MALFORMED = 9, /* the rest of a message of `station`, `client` cannot be read */
+    IPC_BLOCKED = 10,  /* without quorum */
+    IPC_UNBLOCKED = 11,
+    IPC_FENCED = 12,
+    IPC_LOST = 13, /* the connection or its order has ended: why, as text */
+    IPC_BUG = 14   /* what cannot be, as text */
 };
 
 enum ipc_reason {
@@ -37,8 +48,14 @@ struct ipc_item {
     int32_t reason;      /* IPC_CLOSED, IPC_REFUSED: enum ipc_reason */
     int32_t pid;         /* IPC_OPENED: of the program, as the kernel says; 0: not known */
     uint32_t uid, gid;   /* IPC_OPENED, IPC_REFUSED */
-    uint32_t size;       /* IPC_REQUEST */
-    uint64_t at;         /* IPC_REQUEST: offset in ipc_bytes() */
+    uint32_t size;       /* of what is in ipc_bytes() */
+    uint64_t at;         /* offset there */
+    uint64_t clock;
+    uint32_t station, client, value;
+};
+
+struct ipc_source {
+    uint32_t station, client;
 };
 
 struct ipc;
@@ -58,7 +75,7 @@ int ipc_allow(struct ipc *s, const uint32_t *uids, int uids_count, const uint32_
 /* The descriptor that is readable while ipc_turn() has something to do. */
 int ipc_fd(const struct ipc *s);
 
-/* Read what programs ask, at most one batch of libqb's of each, and write events that had no room. The number of items since the last
+/* Read what programs ask, at most a batch of each, write events that had no room, and read and write the connection to zenjund. The number of items since the last
  * ipc_clear(). */
 int ipc_turn(struct ipc *s);
 const struct ipc_item *ipc_items(const struct ipc *s);
@@ -76,15 +93,41 @@ void ipc_event(struct ipc *s, const uint32_t *connections, int count, const void
 /* Stop or start reading a program's requests: while stopped, the program's buffer fills, and its library says so. */
 void ipc_pause(struct ipc *s, uint32_t connection, int paused);
 
-/* What is written here without Python: messages of process groups, whole ones. ipc_route: a connection's requests for them become
- * IPC_SAID, beginning with `head` (proto/service/corosync/messages.py); size 0: they are IPC_REQUEST. -EINVAL: such a head there is
- * not. ipc_deliver: such a message, of a node, as an event of libcpg to several connections; -EINVAL: it is none.
- * ipc_deliver_all: those of a bundle (`at`: where the length of the first one is) as long as they are whole and begin with `head`; where
- * the next one begins, or -ENOMEM. */
+/* What is written here without Python: messages of process groups, whole ones. ipc_route: a connection's requests for them begin with
+ * `head` (proto/service/corosync/messages.py) and go to zenjund at once, as long as ipc_lanes_clear() said so and there is room; else
+ * they become IPC_SAID. size 0: they are IPC_REQUEST. -EINVAL: such a head there is not. ipc_deliver: such a message, of a node, as
+ * an event of libcpg to several connections; -EINVAL: it is none. */
 int ipc_route(struct ipc *s, uint32_t connection, const void *head, uint32_t size);
 int ipc_deliver(struct ipc *s, const uint32_t *connections, int count, uint32_t node, const void *message, uint32_t size);
-int64_t ipc_deliver_all(struct ipc *s, const uint32_t *connections, int count, uint32_t node, const void *head, uint32_t head_size,
-                        const void *bundle, uint32_t size, uint32_t at);
+
+/* Messages of this source that are whole and begin with `head` are of `node` and go to these connections; sender: the connection that
+ * sends them, 0: it is not here. Until ipc_lanes_clear(), which also says whether what programs say goes out at once. 0, -EINVAL,
+ * -ENOMEM. */
+int ipc_lane(struct ipc *s, uint32_t station, uint32_t client, const void *head, uint32_t size, uint32_t node, const uint32_t *hearers,
+             int count, uint32_t sender);
+void ipc_lanes_clear(struct ipc *s, int sending);
+
+/* Own messages that have no place yet, in their order, those of programs that went out at once among them. Behind ipc_own_add() a
+ * message waits for ipc_own_free(), the oldest first; then the next turn sends it. ipc_own_back: the oldest one has come back.
+ * -EINVAL: it is another. ipc_own_bytes: all of them, each behind its length (big-endian, 4 bytes). */
+int ipc_own_add(struct ipc *s, const void *data, uint32_t size);
+int ipc_own_free(struct ipc *s, const void *data, uint32_t size);
+int ipc_own_back(struct ipc *s, const void *data, uint32_t size);
+void ipc_own_clear(struct ipc *s);
+uint32_t ipc_own_count(const struct ipc *s);
+uint64_t ipc_own_bytes(const struct ipc *s, const uint8_t **bytes);
+int ipc_own_has_room(const struct ipc *s);
+
+/* Bytes of a connection's messages that have no place yet (rule Y19); 0 for a number without a connection. */
+int64_t ipc_way_bytes(const struct ipc *s, uint32_t connection);
+void ipc_way_add(struct ipc *s, uint32_t connection, int64_t bytes);
+
+/* The connection to zenjund, one at a time. ipc_order_open: 0, or an error of libzenjun; IPC_WELCOME or IPC_LOST follow. Then
+ * ipc_order_join(), before which nothing is sent. ipc_order_close: nothing of it becomes an item any more. */
+int ipc_order_open(struct ipc *s, const char *socket, const char *name, uint32_t serial);
+int ipc_order_join(struct ipc *s, const char *group);
+void ipc_order_close(struct ipc *s);
+const char *ipc_order_error(int error);
 
 /* End a connection. IPC_CLOSED follows. */
 void ipc_end(struct ipc *s, uint32_t connection);

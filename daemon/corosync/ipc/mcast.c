@@ -12,12 +12,6 @@
 #define REQUEST_LENGTH 32 /* offsets in the request */
 #define REQUEST_DATA 40
 #define DATA_MAX (1u << 20)
-#define PID 2 /* offsets in the message */
-#define NAME_LENGTH 6
-#define NAME 7
-#define NAME_MAX_BYTES 128
-#define WHOLE 5 /* bytes behind the name: the part, 0, and the length */
-#define LENGTH 4 /* bytes, of each message of a bundle */
 #define EVENT_DELIVER 5
 #define EVENT_SIZE 8 /* offsets in the event */
 #define EVENT_ERROR 16
@@ -28,13 +22,6 @@
 #define EVENT_PID 176
 #define EVENT_DATA 184
 #define CS_OK 1
-
-static uint32_t big(const uint8_t *at) { return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3]; }
-
-static void put_big(uint8_t *at, uint32_t value) {
-    for (int k = 0; k < 4; k++)
-        at[k] = (uint8_t)(value >> (24 - 8 * k));
-}
 
 static void put(uint8_t *at, uint32_t value) { memcpy(at, &value, sizeof value); } /* libqb's is the machine's order */
 
@@ -50,6 +37,11 @@ int ipc_route(struct ipc *s, uint32_t connection, const void *head, uint32_t siz
     return 0;
 }
 
+/* Straight into the row of own messages, if the machines would do that. */
+static bool goes_at_once(const struct ipc *s, const struct ipc_connection *k) {
+    return s->sending && k->asked != s->clears && k->way_bytes < WAY_MAX && ipc_own_has_room(s) && s->own.freed == s->own.end;
+}
+
 /* Numbers of a request are read once: it stands in the program's memory. False: it is another one, or malformed. */
 bool ipc_say(struct ipc *s, struct ipc_connection *k, const void *request, size_t size) {
     int32_t id;
@@ -60,25 +52,33 @@ bool ipc_say(struct ipc *s, struct ipc_connection *k, const void *request, size_
     memcpy(&length, (const uint8_t *)request + REQUEST_LENGTH, sizeof length);
     if (id != REQUEST_MCAST || length > DATA_MAX || length > size - REQUEST_DATA)
         return false;
-    uint32_t whole = k->head_size + WHOLE + length;
-    uint8_t *to = ipc_bytes_new(s, whole);
-    struct ipc_item *item = to ? ipc_item_new(s, IPC_SAID) : NULL;
-    if (!item)
+    uint32_t whole = k->head_size + MSG_WHOLE + length;
+    bool at_once = goes_at_once(s, k);
+    uint8_t *to = at_once ? ipc_own_push(s, whole) : ipc_bytes_new(s, whole);
+    struct ipc_item *item = to && !at_once ? ipc_item_new(s, IPC_SAID) : NULL;
+    if (!to || !(at_once || item))
         return false;
     memcpy(to, k->head, k->head_size);
     to[k->head_size] = 0;
-    put_big(to + k->head_size + 1, length);
-    memcpy(to + k->head_size + WHOLE, (const uint8_t *)request + REQUEST_DATA, length);
+    ipc_put_big(to + k->head_size + 1, length);
+    memcpy(to + k->head_size + MSG_WHOLE, (const uint8_t *)request + REQUEST_DATA, length);
+    s->said_bytes += whole;
+    if (at_once) {
+        s->own.freed = s->own.end;
+        k->way_bytes += MESSAGE_BYTES + (int64_t)length;
+        return true;
+    }
+    k->asked = s->clears;
     item->connection = k->number, item->service = k->service, item->size = whole, item->at = (uint64_t)(to - s->bytes);
     return true;
 }
 
 int ipc_deliver(struct ipc *s, const uint32_t *connections, int count, uint32_t node, const void *message, uint32_t size) {
     const uint8_t *m = message;
-    if (size < NAME + WHOLE || m[NAME_LENGTH] > NAME_MAX_BYTES || size < NAME + WHOLE + (uint32_t)m[NAME_LENGTH])
+    if (size < MSG_NAME + MSG_WHOLE || m[MSG_NAME_LENGTH] > MSG_NAME_MAX || size < MSG_NAME + MSG_WHOLE + (uint32_t)m[MSG_NAME_LENGTH])
         return -EINVAL;
-    uint32_t name = m[NAME_LENGTH], length = size - NAME - name - WHOLE, whole = EVENT_DATA + length;
-    if (m[NAME + name] || big(m + NAME + name + 1) != length)
+    uint32_t name = m[MSG_NAME_LENGTH], length = size - MSG_NAME - name - MSG_WHOLE, whole = EVENT_DATA + length;
+    if (m[MSG_NAME + name] || ipc_big(m + MSG_NAME + name + 1) != length)
         return -EINVAL;
     if (whole > s->event_max) {
         uint8_t *event = realloc(s->event, whole);
@@ -92,29 +92,11 @@ int ipc_deliver(struct ipc *s, const uint32_t *connections, int count, uint32_t 
     put(e + EVENT_SIZE, whole);
     put(e + EVENT_ERROR, CS_OK);
     put(e + EVENT_NAME_LENGTH, name);
-    memcpy(e + EVENT_NAME, m + NAME, name);
+    memcpy(e + EVENT_NAME, m + MSG_NAME, name);
     put(e + EVENT_LENGTH, length);
     put(e + EVENT_NODE, node);
-    put(e + EVENT_PID, big(m + PID));
-    memcpy(e + EVENT_DATA, m + NAME + name + WHOLE, length);
+    put(e + EVENT_PID, ipc_big(m + MSG_PID));
+    memcpy(e + EVENT_DATA, m + MSG_NAME + name + MSG_WHOLE, length);
     ipc_event(s, connections, count, e, whole);
     return 0;
-}
-
-int64_t ipc_deliver_all(struct ipc *s, const uint32_t *connections, int count, uint32_t node, const void *head, uint32_t head_size,
-                        const void *bundle, uint32_t size, uint32_t at) {
-    const uint8_t *b = bundle;
-    while (at <= size && size - at >= LENGTH) {
-        uint32_t length = big(b + at);
-        const uint8_t *message = b + at + LENGTH;
-        if (length > size - at - LENGTH || length < head_size || memcmp(message, head, head_size) != 0)
-            break;
-        int error = ipc_deliver(s, connections, count, node, message, length);
-        if (error == -EINVAL)
-            break;
-        if (error)
-            return error;
-        at += LENGTH + length;
-    }
-    return at;
 }

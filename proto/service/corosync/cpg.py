@@ -46,7 +46,6 @@ class Handle:
     process: Process | None = None
     head: bytes = b""
     """What its messages begin with."""
-    waiting_bytes: int = 0
     changes: int = 0
     """How often the group has changed under this handle."""
     began_at: int | None = None
@@ -57,6 +56,23 @@ class Handle:
     """Bytes of it that have not come yet."""
     begun: set[tuple[int, int]] = field(default_factory=set)
     """(node, pid) of senders of whose message the program has the first part."""
+
+
+class Room:
+    """Bytes of each handle's messages that have no place yet. A host that sends some by itself counts them with the others."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[int, int] = {}
+
+    def of(self, number: int) -> int:
+        return self._bytes.get(number, 0)
+
+    def add(self, number: int, size: int) -> None:
+        self._bytes[number] = self.of(number) + size
+
+    def end(self, number: int) -> None:
+        """There is no such handle any more."""
+        self._bytes.pop(number, None)
 
 
 class Lane(NamedTuple):
@@ -71,8 +87,9 @@ class Lane(NamedTuple):
 class Cpg:
     """The process groups at one node."""
 
-    def __init__(self, ring: Ring) -> None:
+    def __init__(self, ring: Ring, room: Room | None = None) -> None:
         self.ring = ring
+        self.room = Room() if room is None else room
         self.told: tuple[RingId, tuple[int, ...]] = (ring.id, ring.members)
         """The ring that programs know of."""
         self.handles: dict[int, Handle] = {}
@@ -90,6 +107,7 @@ class Cpg:
     def close(self, number: int) -> list[Effect]:
         """A program's connection is gone, whether it wanted that or not."""
         handle = self.handles.pop(number)
+        self.room.end(number)
         if handle.process is None or handle.state not in (State.JOINING, State.INSIDE):
             return []
         self.going.add(handle.process)
@@ -103,7 +121,8 @@ class Cpg:
             return [Answer(number, code)]
         handle.state, handle.process, handle.initial = State.JOINING, process, initial
         handle.head = mcast_head(process)
-        handle.waiting_bytes, handle.began_at = 0, None
+        self.room.add(number, -self.room.of(number))
+        handle.began_at = None
         handle.begun.clear()
         return self.ring.submit(ProcJoin(process))
 
@@ -131,7 +150,7 @@ class Cpg:
 
     def accepts(self, number: int) -> bool:
         """May the host read more messages of this handle?"""
-        return self.handles[number].waiting_bytes < WAITING_BYTES_MAX
+        return self.room.of(number) < WAITING_BYTES_MAX
 
     def mcast(self, number: int, data: bytes) -> list[Effect]:
         """cpg_mcast_joined. OK: it will be delivered here, unless the handle breaks."""
@@ -150,7 +169,7 @@ class Cpg:
         handle = self.handles[number]
         if self.ring.phase is not Phase.IN or handle.state is not State.INSIDE or not message.startswith(handle.head):
             return False
-        handle.waiting_bytes += MESSAGE_BYTES + len(message) - len(handle.head) - MCAST_BYTES
+        self.room.add(number, MESSAGE_BYTES + len(message) - len(handle.head) - MCAST_BYTES)
         self.ring.went(message)
         return True
 
@@ -169,7 +188,7 @@ class Cpg:
         """A message of this node, in a lane, has its place."""
         self.ring.came_back(message)
         if lane.sender is not None:
-            lane.sender.waiting_bytes -= MESSAGE_BYTES + len(message) - len(lane.sender.head) - MCAST_BYTES
+            self.room.add(lane.sender.number, len(lane.sender.head) + MCAST_BYTES - MESSAGE_BYTES - len(message))
 
     def mcast_part(self, number: int, part: Part, length: int, data: bytes) -> list[Effect]:
         """A fragment of libcpg. INTERRUPT: the group has changed since the first one, and this message will not be whole."""
@@ -207,7 +226,7 @@ class Cpg:
         return Code.OK if self.accepts(handle.number) else Code.TRY_AGAIN
 
     def _send(self, handle: Handle, message: Mcast) -> list[Effect]:
-        handle.waiting_bytes += MESSAGE_BYTES + len(message.data)
+        self.room.add(handle.number, MESSAGE_BYTES + len(message.data))
         return [Answer(handle.number, Code.OK), *self.ring.submit(message)]
 
     def everybody(self) -> list[tuple[bytes, Address]]:
@@ -255,7 +274,7 @@ class Cpg:
             if handle.state not in (State.INSIDE, State.LEAVING):
                 continue
             if node == self.ring.node and handle.process == process:
-                handle.waiting_bytes -= MESSAGE_BYTES + len(message.data)
+                self.room.add(handle.number, -MESSAGE_BYTES - len(message.data))
             if self._has_beginning(handle, node, message):
                 yield Deliver(handle.number, node, message)
 

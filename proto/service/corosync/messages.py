@@ -17,6 +17,9 @@ GROUP: Final = "zenjun.corosync"
 NAME_MAX: Final = 128
 """Bytes of the name of a process group."""
 FINGERPRINT_BYTES: Final = 16
+VERSION: Final = 2
+"""Of all that the stand-ins write, in the fingerprint of a LIST: who writes otherwise is not let into the ring. 2: bundles. Rises
+with any change that a stand-in of before would not read, or not take in the same way. A LIST keeps its format, and goes alone."""
 FORMAT: Final = 1
 BUNDLE: Final = b"\x02"
 """Instead of a format: several messages follow, each behind its length in 4 bytes."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
@@ -96,13 +96,48 @@ class Round:
         return self.lists.keys() == self.members
 
 
+class UnderWay:
+    """Own messages that have no place yet, in their order. A host that sends some by itself keeps them with its own."""
+
+    def __init__(self) -> None:
+        self._messages: deque[bytes] = deque()
+
+    def append(self, message: bytes) -> None:
+        self._messages.append(message)
+
+    def came_back(self, message: bytes) -> bool:
+        """The oldest one has its place. False, and nothing has happened: it is another."""
+        if not self._messages or self._messages[0] != message:
+            return False
+        self._messages.popleft()
+        return True
+
+    def clear(self) -> None:
+        self._messages.clear()
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._messages)
+
+
 class Ring:
     """The ring at one node."""
 
     processes_max: int = 128
     """Of a process group, as in libcpg's lists. Where rings meet it may become more."""
 
-    def __init__(self, nodes: Nodes, past: bytes, hearer: Hearer, *, alone_after_ns: int = 0, linger_ns: int = 0) -> None:
+    def __init__(
+        self,
+        nodes: Nodes,
+        past: bytes,
+        hearer: Hearer,
+        *,
+        alone_after_ns: int = 0,
+        linger_ns: int = 0,
+        under_way: UnderWay | None = None,
+    ) -> None:
         """past: what ``Store`` kept last, empty: nothing. ValueError for anything else. linger_ns: for so long this node stays
         connected after it has gone alone without quorum: by then its programs have heard of it, and the others have not."""
         self.nodes, self.node = nodes, nodes.node
@@ -122,8 +157,7 @@ class Ring:
         self._sources: dict[Source, int] = {}
         """The ring of the order: its members' nodes. Empty: alone."""
         self._round: Round | None = None
-        self._pending: deque[bytes] = deque()
-        """Own messages under way, in their order."""
+        self._pending = UnderWay() if under_way is None else under_way
         self._requests: deque[Message] = deque()
         """What local programs want, while it has to wait."""
         self._alone_at_ns: int | None = None
@@ -251,8 +285,7 @@ class Ring:
 
     def came_back(self, data: bytes) -> None:
         """The next message of this node has its place."""
-        invariant(bool(self._pending) and self._pending[0] == data, "own messages come back in their order")
-        self._pending.popleft()
+        invariant(self._pending.came_back(data), "own messages come back in their order")
 
     @property
     def under_way(self) -> int:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 
 from ..base import Effect
-from .cpg import Cpg
+from .cpg import Cpg, Room
 from .messages import Kill, Mcast, Message, Process, Reload, Votes, Word
 from .results import Answer, Changed, Code, Members
-from .ring import Nodes, Ring
+from .ring import Nodes, Ring, UnderWay
 from .tracking import Track, Trackers
 from .votequorum import Config, Votequorum
 
@@ -25,10 +25,20 @@ class StandIn:
     votequorum_class: type[Votequorum] = Votequorum
     trackers_class: type[Trackers] = Trackers
 
-    def __init__(self, nodes: Nodes, config: Config, past: bytes, *, alone_after_ns: int = 0, linger_ns: int = 0) -> None:
-        """past, linger_ns: as ``Ring``."""
-        self.ring = self.ring_class(nodes, past, self, alone_after_ns=alone_after_ns, linger_ns=linger_ns)
-        self.cpg = self.cpg_class(self.ring)
+    def __init__(
+        self,
+        nodes: Nodes,
+        config: Config,
+        past: bytes,
+        *,
+        alone_after_ns: int = 0,
+        linger_ns: int = 0,
+        under_way: UnderWay | None = None,
+        room: Room | None = None,
+    ) -> None:
+        """past, linger_ns, under_way: as ``Ring``. room: as ``Cpg``."""
+        self.ring = self.ring_class(nodes, past, self, alone_after_ns=alone_after_ns, linger_ns=linger_ns, under_way=under_way)
+        self.cpg = self.cpg_class(self.ring, room)
         self.votequorum = self.votequorum_class(nodes.node, config)
         self.trackers = self.trackers_class(self.votequorum, self.ring.id)
         self._setting: deque[tuple[int, Message]] = deque()
