@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from zenjun.daemon.config import ConfigError
-from zenjun.daemon.corosync import conf as conf_module
 from zenjun.daemon.corosync import keys
 from zenjun.daemon.corosync.codec import refusal
 from zenjun.daemon.corosync.conf import MESSAGE_BYTES, check, load
@@ -15,7 +14,7 @@ from zenjun.daemon.corosync.groups import LIST_MAX, pieces
 from zenjun.daemon.corosync.maps import STRING, U8, U32, Map, Track, Type, Value
 from zenjun.daemon.corosync.past import Past, PastError
 from zenjun.daemon.corosync.process import is_silent
-from zenjun.proto.service.corosync.messages import Reason
+from zenjun.proto.service.corosync.messages import VERSION, Reason
 from zenjun.proto.service.corosync.results import Address, Code, Confchg
 
 from ..rules import rule
@@ -149,7 +148,7 @@ def test_another_version_is_another_fingerprint(tmp_path: Path, monkeypatch: pyt
     """Stand-ins that do not read each other's messages would go different ways in one ring, and nobody would hear of it."""
     conf = load(written(tmp_path, GOOD))
     here = conf.ring_nodes(1).fingerprint
-    monkeypatch.setattr(conf_module, "VERSION", conf_module.VERSION - 1)
+    monkeypatch.setattr("zenjun.daemon.corosync.conf.VERSION", VERSION - 1)
     assert conf.ring_nodes(1).fingerprint != here
 
 
