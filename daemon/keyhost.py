@@ -10,7 +10,7 @@ from ..proto.engine import Engine
 from ..proto.envelope import KEYS_MAX
 from ..proto.errors import UsageError
 from ..proto.service.base import Place, ViewEvent
-from ..proto.service.keys import Holder, KeyChange, Step, why_not
+from ..proto.service.keys import Holder, KeyChange, KeyOrder, Step, why_not
 from ..proto.wire import MessageType
 from .connections import Connection
 from .datapath import DataPath, now_ns
@@ -32,6 +32,7 @@ class KeyHost(ServiceHost):
         self._dp = dp
         self._journal = journal
         self._outbox: deque[bytes] = deque()
+        self._order = KeyOrder(engine.config.station)
 
     # ---- what an operator asks for
 
@@ -89,16 +90,22 @@ class KeyHost(ServiceHost):
         change = KeyChange.read(data)
         if change is None or client:
             return
+        if self._order.on_change(change) and not (change.step is Step.TELL and change.key == self.trusting.trust.key):
+            self._do(change, place)
+        self._tell()
+
+    def _do(self, change: KeyChange, place: Place) -> None:
         now, name = now_ns(), f"{change.key:08x}"
         if change.key not in self._keyring.keys:
-            if change.step is Step.ROTATE:
+            if change.step is not Step.RETIRE:
                 self._journal.error(
                     "key", f"the cluster goes over to key {name}, which this station does not have: it cannot follow"
                 )
             return
-        if change.step is Step.ROTATE:
+        if change.step is not Step.RETIRE:
             self.trusting.seal_with(now, change.key)
-            self._journal.info("key", f"this station goes over to key {name}, as station {place[1]} asked")
+            asked = "asked" if change.step is Step.ROTATE else "says that the others have"
+            self._journal.info("key", f"this station goes over to key {name}, as station {place[1]} {asked}")
         elif self.trusting.trust.key == change.key:
             self._journal.error("key", f"key {name} is retired, and this station seals with it: it goes on")
         else:
@@ -125,18 +132,26 @@ class KeyHost(ServiceHost):
     def end(self) -> None:
         self._outbox.clear()  # the next instance may have other members
 
-    # ---- what does not concern it
+    # ---- who has come is told
 
     def open(self, instance: int, *, joined: bool) -> None:
-        pass
+        self._order.open(instance, self._engine.membership.members, joined=joined)
 
     def begin(self) -> None:
-        pass
-
-    def suspend(self) -> None:
-        pass
+        self._tell()
 
     def on_view(self, place: Place, view: ViewEvent, position: int) -> None:
+        self._order.on_view(view)
+        self._tell()
+
+    def _tell(self) -> None:
+        if (word := self._order.word(self.trusting.trust.key)) is not None:
+            self._outbox.append(word.packed())
+            self.flush()
+
+    # ---- what does not concern it
+
+    def suspend(self) -> None:
         pass
 
     def forget(self, connection: Connection, *, death: bool) -> None:

@@ -147,5 +147,6 @@ SHADOWED: Final = Parts(trust=LatestClock)
 BROKEN_KEYS: Final = {
     "switch_unordered": Parts(switch_unordered=True),
     "retire_early": Parts(retire_early=True),
+    "nobody_tells": Parts(nobody_tells=True),
 }
 """Caught where a key changes."""

@@ -14,10 +14,12 @@ import heapq
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from zenjun.proto.envelope import ENVELOPE, HELLO, TAG_BYTES, Drop, Envelope, Hello, Opener, Reader, Suite, What
-from zenjun.proto.service.keys import Holder, KeyChange, Step, why_not
+from zenjun.proto.service.base import ViewEvent
+from zenjun.proto.service.keys import Holder, KeyChange, KeyOrder, Step, why_not
 from zenjun.proto.trust import (
     MS,
     SILENT_NS,
@@ -46,7 +48,7 @@ CLOCK_NS: Final = 10**12
 OLD_KEY: Final = 5
 NEW_KEY: Final = 6
 MEMBER_NS: Final = 1_000 * MS
-"""A station that has run for so long is a member of the instance."""
+"""A station that has run for so long comes into the instance."""
 RESTART_GAP_NS: Final = 1_500 * MS
 """Between two changes of one station's session: two are read at a time."""
 
@@ -87,6 +89,8 @@ class Parts:
     """The key is changed without a look at whether all members have it."""
     retire_early: bool = False
     """A key is retired while members seal with it."""
+    nobody_tells: bool = False
+    """Who comes into the instance is not told which key is sealed with there."""
 
 
 @dataclass
@@ -110,6 +114,10 @@ class Station:
     """The keys of sessions that are read."""
     next: int = 1
     changed_ns: int = -RESTART_GAP_NS
+    order: KeyOrder | None = None
+    """Of a member of the instance that there is in a world whose key changes."""
+    ordered_ns: int = 0
+    """When it has had the last message or view of the order."""
 
     @property
     def who(self) -> Who:
@@ -140,6 +148,9 @@ class World:
             self.loss = self.held = 0.0
         self.order_key = OLD_KEY
         """That the order says is sealed with."""
+        self._instance = 0
+        self._inside: set[int] = set()
+        """Stations that are members at this place of the order; they may not know it yet."""
         self.now = 0
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
@@ -167,7 +178,8 @@ class World:
                 self.at(self.rng.randrange(500 * MS, 2_500 * MS), lambda s=station: self.add_key(s))  # type: ignore[misc]
             self.at(1_500 * MS, self.rotate)
         self.at(STORM_NS, self.calm)
-        while self._heap and self._heap[0][0] <= STORM_NS + QUIET_NS:
+        end = STORM_NS + QUIET_NS + (MEMBER_NS if self.rotates else 0)  # who starts last comes in so much later
+        while self._heap and self._heap[0][0] <= end:
             self.now, _, action = heapq.heappop(self._heap)
             action()
         self.checks.at_the_end(self.now, [(s.number, s.trust) for s in self.stations if s.trust is not None], self.twin)
@@ -201,9 +213,12 @@ class World:
         station.reader = self.parts.reader(station.number, self.count, Suite.AES_256_GCM, opener(station.known))
         self.apply(station, station.trust.start(self.now, self.facts(station)))
         self.at(self.now, lambda life=station.life: self.talk(station, life))  # type: ignore[misc]
+        if self.rotates:
+            self.at(self.now + MEMBER_NS, lambda life=station.life: self.come(station, life))  # type: ignore[misc]
 
     def stop(self, station: Station) -> None:
-        station.trust = station.reader = None
+        station.trust = station.reader = station.order = None
+        self._inside.discard(station.number)
 
     def facts(self, station: Station) -> Facts:
         clock = station.clock_ns + self.now
@@ -216,8 +231,49 @@ class World:
         )
 
     def is_member(self, station: Station) -> bool:
-        """Of the instance that there is in a world whose key changes."""
-        return self.rotates and station.trust is not None and self.now - station.began_ns >= MEMBER_NS
+        """Of the instance that there is in a world whose key changes, as far as it knows."""
+        return station.trust is not None and station.order is not None
+
+    # ---- the order
+
+    def in_order(self, deliver: Callable[[Station], None]) -> None:
+        """Every member has this at the same place of the order, some milliseconds from now."""
+
+        def at(station: Station, life: int) -> None:
+            if station.trust is not None and station.life == life:
+                deliver(station)
+                self.tell(station)
+
+        for station in self.stations:
+            if station.number in self._inside:
+                station.ordered_ns = max(station.ordered_ns + 1, self.now + self.rng.randrange(5 * MS))
+                self.at(station.ordered_ns, partial(at, station, station.life))
+
+    def come(self, station: Station, life: int) -> None:
+        """A station comes into the instance, or begins it."""
+        if station.trust is None or station.life != life:
+            return
+        self._instance += 1
+        instance, joined = self._instance, bool(self._inside)
+        self._inside.add(station.number)
+        members = frozenset(self._inside)
+
+        def deliver(member: Station) -> None:
+            if member is station:
+                member.order = KeyOrder(member.number)
+                member.order.open(instance, members, joined=joined)
+            elif member.order is not None:
+                incarnations = tuple(int(n in members) for n in range(1, self.count + 1))
+                member.order.on_view(ViewEvent(instance, 0, incarnations, (station.number,), ()))
+
+        self.in_order(deliver)
+
+    def tell(self, station: Station) -> None:
+        if station.order is None or station.trust is None:
+            return
+        word = station.order.word(station.trust.key)
+        if word is not None and not self.parts.nobody_tells:
+            self.in_order(lambda s: self.change(s, word))
 
     # ---- keys
 
@@ -243,23 +299,41 @@ class World:
         if not careless and why_not(KeyChange(step, key), holders, absent, without_absent=False):
             self.at(self.now + 50 * MS, self.rotate)
             return
+        if step is Step.ROTATE and len(members) > 2 and self.rng.random() < 0.5:  # after it was asked whether it can follow
+            self.expel(self.rng.choice([s for s in members if s is not proposer]))
+        wait = self.rng.randrange(10 * MS) if step is Step.ROTATE else 0
+        self.at(self.now + wait, lambda: self.rotated(KeyChange(step, key)))
+
+    def rotated(self, change: KeyChange) -> None:
+        """The message has its place in the order."""
         self.order_key = NEW_KEY
         for station in self.stations:
-            if step is Step.RETIRE:
+            if change.step is Step.RETIRE:
                 station.file = (NEW_KEY,)  # the state folder remembers it
-            if station.trust is not None:
-                later = self.now + self.rng.randrange(5 * MS)
-                self.at(later, lambda s=station, life=station.life: self.change(s, life, step))  # type: ignore[misc]
-        if step is Step.ROTATE:
+        self.in_order(lambda s: self.change(s, change))
+        if change.step is Step.ROTATE:
             self.at(self.now + (0 if self.parts.retire_early else 300 * MS), self.rotate)
 
-    def change(self, station: Station, life: int, step: Step) -> None:
+    def expel(self, station: Station) -> None:
+        """It goes on running, learns soon that it is outside, and is let in again."""
+        self._inside.discard(station.number)
+        life = station.life
+
+        def learns() -> None:
+            if station.life == life:
+                station.order = None
+
+        learned = self.now + self.rng.randrange(300 * MS)
+        self.at(learned, learns)
+        self.at(learned + self.rng.randrange(1, 50 * MS), lambda: self.come(station, life))
+
+    def change(self, station: Station, change: KeyChange) -> None:
         """The message is at its place in the order."""
-        trust = station.trust
-        if trust is None or station.life != life:
+        trust, step = station.trust, change.step
+        if trust is None or station.order is None or not station.order.on_change(change):
             return
-        if step is Step.ROTATE and NEW_KEY in trust.keys:
-            self.apply(station, trust.seal_with(self.now, NEW_KEY))
+        if step is not Step.RETIRE and change.key in trust.keys:
+            self.apply(station, trust.seal_with(self.now, change.key))
         elif step is Step.RETIRE and (trust.key != OLD_KEY or self.parts.retire_early):
             trust.key = NEW_KEY if self.parts.retire_early else trust.key
             self.apply(station, trust.set_keys(self.now, (NEW_KEY,)))
