@@ -235,6 +235,8 @@ class ConfigHost(ServiceHost):
 
     def _refuse_without_quorum(self, options: bytes, arguments: dict[str, Any]) -> None:
         membership, now = self._engine.membership, now_ns()
+        if self._engine.config.outside:
+            raise UsageError("this station is not in the roster: ask one that is")
         if not self._engine.instance or not membership.has_quorum:
             raise UsageError("there is no quorum: nothing can be changed now")
         lately = {s for s, at in self.both.heard.items() if now - at < HEARD_NS}

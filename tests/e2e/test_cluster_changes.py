@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 from zenjun.daemon.client.errors import Refused
 from zenjun.daemon.client.sync import connect_sync
+from zenjun.tools.cli.cluster import _goes_on
 from zenjun.tools.lab import Lab
 
 from ..rules import rule
@@ -134,8 +135,9 @@ def refuses(lab: Lab) -> None:
     for step, arguments, why in REFUSED:
         with pytest.raises(Refused, match=why):
             asked(lab, 1, step, **arguments)
-    with pytest.raises(Refused, match="there is no quorum"):
+    with pytest.raises(Refused, match="not in the roster: ask one that is"):
         asked(lab, 4, "set", option="heartbeat_ms", value="150")
+    assert not _goes_on(status(lab.stations[4])), "it is not waited for"
     assert together(lab, THREE) == instance and number(lab, 1) == 0
 
 

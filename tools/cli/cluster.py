@@ -155,9 +155,9 @@ def _ask(connection: SyncConnection, until: float, step: str, **arguments: Any) 
 
 
 def _goes_on(status: dict[str, Any]) -> bool:
-    """Another change, or what follows one."""
+    """Another change, or what follows one. A station that is not in the roster opens nothing, for as long as that is so."""
     found = status["configuration"]
-    return status["state"] == "opening" or bool(found["under_way"] or found["undecided"])
+    return (found["in_roster"] and status["state"] == "opening") or bool(found["under_way"] or found["undecided"])
 
 
 def _until(connection: SyncConnection, deadline: float, number: int, attempts: int) -> dict[str, Any]:
