@@ -51,6 +51,7 @@ class Judging:
         self._heard: dict[int, list[Heard]] = {}
         self._look_ns = 0
         self._deadline_ns = 0
+        self._was_open: list[int] = []
         for number, row in rows.items():
             dp.link_weight(number - 1, row.rate_mbit)
 
@@ -60,18 +61,19 @@ class Judging:
         self._deadline_ns = 0
 
     def deadline_ns(self) -> int:
-        """When ``serve`` is due at the latest."""
-        return self._deadline_ns
+        """When ``serve`` is due at the latest: at once when a link has been lost or is back."""
+        return self._deadline_ns if self._open() == self._was_open else 0
 
     def serve(self, now: int, want: int) -> None:
         """Take LINKS that have come, and judge if it is time. want: of the turn."""
-        if not want & SAID and now < self._deadline_ns:
+        is_open = self._open()
+        if not want & SAID and now < self._deadline_ns and is_open == self._was_open:
             return
+        self._was_open = is_open
         self._read(now)
         doubtful = self._dp.links_doubtful()
         if doubtful:
             self._judge.on_doubt(now, [index + 1 for index in doubtful])
-        is_open = [link.number for link in self.links if link.is_open]
         self._heard = {number: self._dp.links_heard(number - 1) for number in self._judge.config.links}
         heard = {number: [row.heard_ns for row in rows] for number, rows in self._heard.items()}
         for effect in self._judge.step(now, heard, is_open, self._members()):
@@ -80,6 +82,9 @@ class Judging:
             self._apply(self._judge.used, now)
         # Silence is seen by looking: a little later than it begins, and not at every heartbeat of everybody.
         self._deadline_ns = min(max(self._judge.deadline_ns(), now + MS), now + 4 * LOOK_NS)
+
+    def _open(self) -> list[int]:
+        return [link.number for link in self.links if link.can_send]
 
     def _members(self) -> tuple[int, ...]:
         return self._engine.membership.members if self._engine.instance else ()

@@ -1,8 +1,8 @@
 """One link of this station: its interface, watched through netlink, and the packet socket that the data path opens on it.
 
 The interface may be absent, down or too small at any time. The link is opened when it fits, closed when it does not, opened
-again when it has become another one, and tried again every LINK_RETRY_S while the kernel refuses the socket. A link knows no
-other link.
+again when it has become another one or carries more, and tried again every LINK_RETRY_S while the kernel refuses the socket. A
+link knows no other link.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Host(Protocol):
     """The daemon that a link belongs to."""
 
     def link_opened(self, name: str, info: LinkInfo) -> None:
-        """A link has just been opened, on an interface that is called so now."""
+        """A link has just been opened, on an interface that is called so now, or carries less than before."""
 
     def link_unfit(self, why: str) -> bool:
         """An interface that has never been used cannot be. True: that ends the daemon."""
@@ -118,6 +118,8 @@ class LinkDriver:
                 self._open()
             elif not self._is_hopeless(change) and change.what:
                 self._notifier.status(change.what[-1][1])
+        elif self.is_open and change.link is not None and self.info is not None and change.link.mtu < self.info.mtu:
+            self._narrow(change.link.name, self.info._replace(mtu=change.link.mtu))
         self._host.turn_soon()
 
     def _is_hopeless(self, change: Change) -> bool:
@@ -130,6 +132,12 @@ class LinkDriver:
     def state(self) -> LinkState:
         """Of the interface, as last seen."""
         return self._monitor.tracker.state
+
+    @property
+    def can_send(self) -> bool:
+        """Whether frames that leave now may arrive anywhere: the link is open, and there is a carrier."""
+        link = self._monitor.tracker.link
+        return self.is_open and link is not None and link.has_carrier
 
     def _open(self) -> None:
         link = self._monitor.tracker.link
@@ -152,10 +160,7 @@ class LinkDriver:
         limits = self.limits
         if opened.mtu < limits.mtu_needed:
             self._dp.link_close(self._index)
-            needed = f"{limits.stations} stations need an MTU of at least {limits.mtu_needed}"
-            text = f"{link.name} carries {opened.mtu} bytes; {needed}"
-            self._journal.event(logging.ERROR, "interface mtu", text, now=now_ns(), key="small")
-            self._notifier.status(text)
+            self._tell_small(link.name, opened.mtu)
             return  # a larger MTU is a change of the interface and opens it again
         self.is_open = True
         self.info = opened
@@ -166,6 +171,20 @@ class LinkDriver:
             self._journal.event(logging.INFO, "interface mtu", text, now=now_ns(), key="cut")
         if opened.ifindex != link.index:  # made again between the look and the opening: look again
             self._monitor.look()
+
+    def _narrow(self, name: str, info: LinkInfo) -> None:
+        """The interface carries less now. The socket stays, and so do the frames that wait in its ring."""
+        if info.mtu < self.limits.mtu_needed:
+            self._close()
+            self._tell_small(name, info.mtu)
+            return
+        self.info = info
+        self._host.link_opened(name, info)
+
+    def _tell_small(self, name: str, mtu: int) -> None:
+        text = f"{name} carries {mtu} bytes; {self.limits.stations} stations need an MTU of at least {self.limits.mtu_needed}"
+        self._journal.event(logging.ERROR, "interface mtu", text, now=now_ns(), key="small")
+        self._notifier.status(text)
 
     def _try_again(self) -> None:
         if self._retry is not None:

@@ -69,6 +69,11 @@ class Link:
             return LinkState.UNFIT
         return LinkState.UP if self.flags & IFF_UP else LinkState.DOWN
 
+    @property
+    def has_carrier(self) -> bool:
+        """Whether something is at the other end, as far as the interface knows."""
+        return bool(self.flags & IFF_LOWER_UP)
+
     def why_not(self) -> str:
         """The state in words for a log line, empty if it is up."""
         if self.flags & IFF_LOOPBACK:
@@ -92,7 +97,7 @@ class Change:
     link: Link | None
     """None: absent."""
     reopen: bool
-    """The packet socket must be closed and, if the state is UP, opened again (other index, address, MTU, or back up)."""
+    """The packet socket must be closed and, if the state is UP, opened again (other index, address, larger MTU, or back up)."""
     what: tuple[tuple[str, str], ...]
     """(event word, text for people); words: ``up``, ``down``, ``absent``, ``unfit``, ``recreated``, ``renamed``, ``mtu``,
     ``mac``, ``carrier``."""
@@ -166,13 +171,12 @@ class InterfaceTracker:
             what.append(("renamed", f"interface {old.name} is now called {link.name}; still using it (index {link.index})"))
         if link.mtu != old.mtu:
             what.append(("mtu", f"MTU of {link.name} changed from {old.mtu} to {link.mtu}"))
-            reopen = True
+            reopen |= link.mtu > old.mtu  # what has room for the larger frames has it for the smaller ones
         if link.mac != old.mac:
             what.append(("mac", f"address of {link.name} changed from {old.mac} to {link.mac}"))
             reopen = True
         if (link.flags ^ old.flags) & IFF_LOWER_UP and link.flags & old.flags & IFF_UP:
-            has = bool(link.flags & IFF_LOWER_UP)
-            what.append(("carrier", f"{link.name} {'has a carrier again' if has else 'has lost its carrier'}"))
+            what.append(("carrier", f"{link.name} {'has a carrier again' if link.has_carrier else 'has lost its carrier'}"))
         return reopen
 
 

@@ -257,6 +257,8 @@ struct dp_pairs {
 #define DP_SEEN 4096u
 #define DP_SAID_REST_NS 1000000ull             /* between two visits of Python's for LINKS */
 #define DP_AGAIN_REST_NS 5000000ull            /* between two for what is asked for again */
+#define DP_AGAIN_SPAN_NS 20000000ull
+#define DP_AGAIN_LARGE 4u                      /* PDUs above base that are asked for again in a span: then they go in pieces */
 #define DP_EVIDENCE 8u
 #define DP_WENT 8192u                          /* twice the largest window */
 #define DP_BUSY_SPAN_NS 2000000ull
@@ -346,6 +348,8 @@ struct dp_links {
     struct dp_batch batch;
     uint8_t whole[DP_WHOLE_MAX], probe[65536]; /* a frame in one part, on its way out; and what a PROBE carries */
     uint32_t base, large;                      /* dp_limit_size; links (bits) that have refused a PDU above base */
+    uint32_t asked, asked_last;                /* zj_asked_again at the beginning of the present span, at the last look, */
+    uint64_t asked_since;                      /* and when that was */
     uint64_t tx_pieced;
     struct dp_link link[DP_LINKS_MAX];
 };

@@ -100,6 +100,17 @@ static uint32_t transmit_spread(struct dp_links *ls, uint32_t first, uint32_t en
     return most;
 }
 
+/* Whether a link of the set is merely busy: its queue is full, and has not been for long. */
+static int is_worth_waiting(const struct dp_links *ls, uint32_t mask)
+{
+    for (uint32_t rest = mask; rest; rest &= rest - 1) {
+        const struct dp_link *l = &ls->link[__builtin_ctz(rest)];
+        if (l->fd >= 0 && !l->error && l->tries < DP_SWALLOWED_TRIES)
+            return 1;
+    }
+    return 0;
+}
+
 /* Returns how many frames, from the front, are done with. */
 static uint32_t transmit_batch(struct dp_links *ls, uint64_t now)
 {
@@ -113,7 +124,9 @@ static uint32_t transmit_batch(struct dp_links *ls, uint64_t now)
         uint32_t end = at + 1;
         while (end < b->count && (!may || end < at + DP_CHUNK) && spread_may(ls->above.spread, &b->frames[end]) == may)
             end++;
-        const uint32_t done = may ? transmit_spread(ls, at, end, mask, now) : transmit_on_all(ls, at, end, now);
+        uint32_t done = may ? transmit_spread(ls, at, end, mask, now) : transmit_on_all(ls, at, end, now);
+        if (may && !done && !is_worth_waiting(ls, mask))
+            done = transmit_on_all(ls, at, end, now); /* the links that are meant have failed: they hold up no other */
         at += done;
         if (!done)
             break;
@@ -200,11 +213,31 @@ static int shrink(struct dp_links *ls)
     return 1;
 }
 
-/* Frames of the batch, from the front, that need not go in pieces. */
-static uint32_t count_whole(const struct dp_batch *b, uint32_t limit)
+/* Whether what is asked for again and again goes in pieces: it was sent twice and has not come, and so were others, at the same
+ * time. That is how it looks where frames have become smaller; Python finds out, and what is under way need not wait for that. */
+static int is_suspect(struct dp_links *ls, uint64_t now)
+{
+    const uint32_t asked = ls->above.api->asked_again(ls->above.core);
+    if (now - ls->asked_since > DP_AGAIN_SPAN_NS || asked < ls->asked) {
+        ls->asked = min32(asked, ls->asked_last);
+        ls->asked_since = now;
+    }
+    ls->asked_last = asked;
+    return ls->base && asked - ls->asked >= DP_AGAIN_LARGE;
+}
+
+/* Bytes of a PDU of this kind that goes whole. */
+static uint32_t limit_of(const struct zj_frame *f, uint32_t limit, uint32_t suspect)
+{
+    return f->again && f->size <= DP_PIECES_MAX / 2 * suspect ? min32(limit, suspect) : limit;
+}
+
+/* Frames of the batch, from the front, that need not go in pieces. suspect: bytes of the largest of those asked for again that goes
+ * whole, 0: the limit counts for them, too. */
+static uint32_t count_whole(const struct dp_batch *b, uint32_t limit, uint32_t suspect)
 {
     uint32_t i = 0;
-    while (i < b->count && b->frames[i].size <= limit)
+    while (i < b->count && b->frames[i].size <= limit_of(&b->frames[i], limit, suspect))
         i++;
     return i;
 }
@@ -224,7 +257,8 @@ uint32_t links_transmit(struct dp_links *ls, uint64_t now, uint32_t *more)
                     link_rested(l); /* what it waited for room for has gone by another link, or with its instance */
             return total;
         }
-        const uint32_t limit = api->pdu_max(ls->above.core), whole = count_whole(b, limit);
+        const uint32_t limit = api->pdu_max(ls->above.core), suspect = is_suspect(ls, now) ? ls->base : 0;
+        const uint32_t whole = count_whole(b, limit, suspect);
         uint32_t done;
         if (whole) {
             b->count = whole;
@@ -232,13 +266,15 @@ uint32_t links_transmit(struct dp_links *ls, uint64_t now, uint32_t *more)
             done = transmit_batch(ls, now);
         } else {
             b->count = 1;
-            done = (uint32_t)transmit_by_itself(ls, NULL, &b->frames[0], limit, now);
+            done = (uint32_t)transmit_by_itself(ls, NULL, &b->frames[0], limit_of(&b->frames[0], limit, suspect), now);
         }
         if (done)
             api->tx_done(ls->above.core, now, done);
         total += done;
         if (shrink(ls))
             continue; /* bound: PDUs above base go in pieces now */
+        if (!done)
+            return total; /* a link may be ready that these frames are not for; the others say when they are (links_retry_at) */
         batch += done == b->count; /* else no link is ready any more, or one that lagged has its turn */
     }
     *more = 1;

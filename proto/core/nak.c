@@ -170,9 +170,10 @@ void nak_take(zj_core *c, const struct pdu *p, uint64_t now)
                 c->count.retransmits_suppressed++;
                 continue;
             }
-            c->send.asked_again += m->last_tx && m->size > c->send.base; /* it may be too large for some switch */
+            int large = m->last_tx && m->size > c->send.base; /* it may be too large for some switch */
+            c->send.asked_again += (uint32_t)large;
             m->last_tx = now;
-            tx_slot(c, h, q, 1);
+            tx_slot(c, h, q, 1 + large);
         }
     }
 }

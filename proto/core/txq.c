@@ -63,14 +63,14 @@ uint32_t zj_tx(zj_core *c, struct zj_frame *out, uint32_t max)
             const struct meta *m = meta_of(c, s, t->seq);
             if (t->seq < s->base || !m->present)
                 continue; /* everyone got it meanwhile */
-            out[k] = (struct zj_frame){slot_of(c, s, t->seq), m->size, m->kind};
+            out[k] = (struct zj_frame){slot_of(c, s, t->seq), m->size, m->kind, t->again > 1};
             break;
         }
         case TX_CONFIRM:
-            out[k] = (struct zj_frame){c->confirm.bytes, c->confirm.size, ZJW_KIND_CONFIRM};
+            out[k] = (struct zj_frame){c->confirm.bytes, c->confirm.size, ZJW_KIND_CONFIRM, 0};
             break;
         case TX_SMALL:
-            out[k] = (struct zj_frame){c->txq.small[t->buf], c->txq.small_size[t->buf], c->txq.small[t->buf][ZJW_HEADER_KIND]};
+            out[k] = (struct zj_frame){c->txq.small[t->buf], c->txq.small_size[t->buf], c->txq.small[t->buf][ZJW_HEADER_KIND], 0};
             break;
         }
         c->txq.shown[k++] = i;

@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-#define ZJ_API_VERSION 11u
+#define ZJ_API_VERSION 12u
 
 typedef struct zj_core zj_core;
 
@@ -183,7 +183,8 @@ struct zj_offer {               /* a message to send; fill all, `done` = 0, and 
     uint8_t pad[7];
 };
 
-struct zj_frame { const uint8_t *data; uint32_t size; uint32_t kind; };
+/* again: 1: it has been asked for after it had been sent again already, and is larger than base (zj_limit_size). */
+struct zj_frame { const uint8_t *data; uint32_t size, kind, again; };
 
 struct zj_counters {            /* since zj_create; frames unless said otherwise */
     uint64_t rx_frames, rx_bytes, rx_data, rx_confirm, rx_nak, rx_duplicate, rx_repaired, rx_out_of_order;

@@ -14,6 +14,8 @@ from zenjun.daemon.observe import Journal
 from zenjun.proto.engine import Engine
 from zenjun.proto.links import Said
 
+from ..rules import rule
+
 TEXT = """
 [cluster]
 name = "c"
@@ -76,7 +78,7 @@ def made() -> tuple[Judging, Path, list[str]]:
         instance=1, membership=SimpleNamespace(members=(1, 2)), config=SimpleNamespace(stations=2, heartbeat_ns=100_000_000)
     )
     judging = Judging(parse(TEXT), engine=cast(Engine, engine), dp=cast(DataPath, path), journal=Journal(logger))
-    links: Any = [SimpleNamespace(number=1, is_open=True), SimpleNamespace(number=2, is_open=True)]
+    links: Any = [SimpleNamespace(number=1, can_send=True), SimpleNamespace(number=2, can_send=True)]
     judging.links = cast(Links, links)
     return judging, path, lines
 
@@ -121,6 +123,21 @@ def test_a_doubt_is_taken_over_from_the_data_path() -> None:
         come(path, at * MS, frames)
         judging.serve(at * MS, int(Want.SAID))
     assert path.used[-1] == (Spreading.AUTO, [0, 1]) and not judging.status(2, 1200 * MS)["doubtful"]
+
+
+@rule("J3")
+def test_a_lost_carrier_is_seen_at_once() -> None:
+    """Not when nothing has been heard for so long."""
+    judging, path, lines = made()
+    for at in (1000, 1020):
+        come(path, at * MS, 1)
+        judging.serve(at * MS, int(Want.SAID))
+    assert path.used[-1] == (Spreading.AUTO, [0, 1]) and judging.deadline_ns() > 1021 * MS
+    cast(Any, judging.links)[0].can_send = False
+    assert judging.deadline_ns() == 0
+    judging.serve(1021 * MS, 0)
+    assert path.used[-1] == (Spreading.ALL, [1]) and lines[-1] == "link 1 to station 2 is down (was up)"
+    assert judging.deadline_ns() > 1021 * MS
 
 
 def test_links_of_another_number_of_links_are_not_believed() -> None:

@@ -193,6 +193,25 @@ def test_an_mtu_too_small_closes_the_link_until_it_grows(make: Make) -> None:
     assert path.open == {0: "eth0"} and daemon.opened == [("eth0", 1501)]
 
 
+def test_a_smaller_mtu_keeps_the_socket(make: Make) -> None:
+    """What waits in its ring is not lost, and no large ring is made in the middle of the work. A larger one opens it anew."""
+    daemon, path, links = make({"eth0": replace(UP, mtu=9000)}, frame_max=9000)
+    (link,) = links
+    path.refusal = OSError(errno.ENOMEM, "not to be asked")
+    for flags, can_send in ((UP.flags, True), (UP.flags & ~IFF_LOWER_UP, False)):
+        Monitor.interfaces["eth0"] = replace(UP, mtu=1500, flags=flags)
+        links.readers()[0][1]()
+        assert link.is_open and link.can_send is can_send and links.mtu == links.pdu_max == 1500
+    assert daemon.opened == [("eth0", 9000), ("eth0", 1500)] and links.status()[0]["mtu"]["bytes"] == 1500
+    path.refusal = None
+    Monitor.interfaces["eth0"] = replace(UP, mtu=1501)
+    links.readers()[0][1]()
+    assert daemon.opened[2:] == [("eth0", 1501)] and links.mtu == 1501
+    Monitor.interfaces["eth0"] = replace(UP, mtu=599)
+    links.readers()[0][1]()
+    assert path.open == {} and daemon.lines[-1] == "eth0 carries 599 bytes; 3 stations need an MTU of at least 600"
+
+
 def test_a_refused_socket_is_tried_again(make: Make) -> None:
     daemon, path, links = make({"eth0": DOWN})
     path.refusal = OSError(errno.ENOMEM, "no memory")

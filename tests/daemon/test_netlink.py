@@ -104,6 +104,8 @@ def test_mtu_mac_and_carrier() -> None:
     assert words(mac) == ["mac"] and mac is not None and mac.reopen
     lost = tracker.look(link(mtu=9000, mac="02:00:00:00:00:02", flags=READY & ~IFF_LOWER_UP), None)
     assert words(lost) == ["carrier"] and lost is not None and not lost.reopen and lost.state is LinkState.UP
+    less = tracker.look(link(mtu=1400, mac="02:00:00:00:00:02", flags=READY & ~IFF_LOWER_UP), None)
+    assert words(less) == ["mtu"] and less is not None and not less.reopen, "its ring has room for what is smaller"
     small = tracker.look(link(mtu=100, mac="02:00:00:00:00:02", flags=READY & ~IFF_LOWER_UP), None)
     assert small is not None and small.state is LinkState.UNFIT and small.reopen and set(words(small)) == {"mtu", "unfit"}
 

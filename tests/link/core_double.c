@@ -56,7 +56,7 @@ static uint32_t tx(zj_core *core, struct zj_frame *out, uint32_t max)
                                       [18] = (uint8_t)(seq >> 8), [19] = (uint8_t)seq};
             memcpy(b + 4, head, sizeof head);
         }
-        out[n] = (struct zj_frame){b, c->tx_size, 1};
+        out[n] = (struct zj_frame){b, c->tx_size, 1, c->tx_again};
     }
     return n;
 }

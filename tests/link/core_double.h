@@ -13,6 +13,7 @@ struct double_core {
     uint32_t tx_size, tx_cluster;
     uint32_t tx_src;             /* then they are DATA of this station, numbered in its stream from tx_seq */
     uint64_t tx_seq;
+    uint32_t tx_again;           /* 1: they have been asked for more than once */
     /* offer */
     uint64_t room;                  /* messages that may still be taken */
     uint32_t piece;                 /* 0: whole messages; otherwise bytes taken per call */

@@ -262,6 +262,28 @@ def test_a_link_that_fails_holds_up_nothing_that_is_spread(make_bench: Make) -> 
     assert stream(bench, listeners, 0, 100, [0, 100]) == [[], list(range(100))]
 
 
+@rule("J3")
+@isolated
+def test_a_full_queue_of_the_only_link_that_is_meant_holds_up_nothing(make_bench: Make) -> None:
+    """Data is to take one link, which can take nothing now. The turn ends, and what has waited long enough takes the other."""
+    bench, wires, listeners = opened(make_bench, 2)
+    wires[0].ip.tc("add", "tbf", index=wires[0].index(wires[0].a), handle=0x10000, rate="100kbit", burst=2100, limit=2100)
+    bench.dp.links_use(Spreading.SET, [0])
+    core = bench.core.c
+    core.tx_src, core.tx_size, core.tx_left = core.self + 1, 1000, 100
+    start = time.monotonic()
+    bench.until(lambda: core.tx_sent == 100)
+    in_time(time.monotonic() - start < 100 * 8000 / 100_000 / 2, "not at the slow link's rate")
+    meant, other = bench.dp.link_counters(0), bench.dp.link_counters(1)
+    assert meant["tx_frames"] >= 2 and meant["tx_busy"] >= 4 and 0 < other["tx_frames"] <= 100 - meant["tx_frames"] + 1
+    bench.until(lambda: not select.select([bench.dp.fileno()], [], [], 0.02)[0], what="it falls asleep")
+    wires[0].ip.tc("del", index=wires[0].index(wires[0].a), handle=0x10000, parent=0xFFFFFFFF)
+    wires[0].down(wires[0].b)
+    listeners[1].receive()
+    core.tx_seq, core.tx_left = 100, 100
+    bench.until(lambda: core.tx_sent == 200, what="nor does a link without a carrier")
+
+
 def plain_links(said: Said, tx: int, session: bytes = bytes(4), number: int = 0) -> bytes:
     body = said.packed()
     head = Envelope(CLUSTER, What.LINKS, tx, 0, len(body), session, number).packed()
