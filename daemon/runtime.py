@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import signal
@@ -126,7 +127,6 @@ class Runtime:
         self._done: asyncio.Future[int] | None = None
         self._turning = False
         self._again = False
-        self._planned_ns = 0
         self._ready = False
         self.has_begun = False
         """The engine has been started. Not before the first link: a station that no frame reaches is in no instance, not even in
@@ -140,13 +140,11 @@ class Runtime:
         self._done = loop.create_future()
         for number, action in ((signal.SIGTERM, self._stop), (signal.SIGINT, self._stop), (signal.SIGHUP, self._on_hangup)):
             loop.add_signal_handler(number, self._guarded, action)
-        readers = (
-            (self._dp.fileno(), self._turn),
-            *self._links.readers(),
-            (self._acceptor.fileno(), self._acceptor.on_readable),
-        )
+        readers = (*self._links.readers(), (self._acceptor.fileno(), self._acceptor.on_readable))
         for fd, action in readers:
             self.add_reader(fd, action)
+        call, argument = self._dp.again(functools.partial(self._guarded, self._turn))
+        loop.add_reader(self._dp.fileno(), call, argument)
         self.stopping.phase = Phase.RUNNING
         self._guarded(self._start)
         if self._metrics is not None:
@@ -163,7 +161,7 @@ class Runtime:
             self.stopping.phase = Phase.ENDED
             watchdog.cancel()
             tick.cancel()
-            for fd, _ in readers:
+            for fd in (self._dp.fileno(), *(fd for fd, _ in readers)):
                 self.remove_reader(fd)
             self._acceptor.close()
             if self._metrics is not None:
@@ -192,6 +190,7 @@ class Runtime:
         """Run a callback of the loop: on an exception the daemon ends with a reason instead of continuing in an unknown state."""
         if self.stopping.phase is Phase.ENDED:
             return
+        self._dp.alone(False)  # until a turn has seen what this has changed
         try:
             action()
         except StoreError as exc:
@@ -218,8 +217,8 @@ class Runtime:
     def _rounds(self) -> bool:
         began = now_ns()
         if self._trusting is not None:
-            self._trusting.woke(began, self._planned_ns)
-        catch_up = CATCH_UP_MAX if began > self._planned_ns + PAUSE_NS else 0
+            self._trusting.woke(began, self._dp.planned_ns)
+        catch_up = CATCH_UP_MAX if began > self._dp.planned_ns + PAUSE_NS else 0
         for _ in range(ROUNDS_MAX + catch_up):
             self._again = False
             deadline = self._deadline()
@@ -230,19 +229,24 @@ class Runtime:
             catch_up = 0
             ours = turn.want or self._again or not self.is_running or self._clients.waiting
             if not ours:  # all was done in C
-                self._planned_ns = min(deadline, turn.next_due)
-                return False
+                break
             self._serve(turn)
             if self._done is None or self._done.done():
                 return False
             # A deadline that is over or has come nearer must be in the data path's timer before we sleep.
             if not (turn.want & SOMETHING or self._again or self._deadline() < deadline):
-                self._planned_ns = min(deadline, turn.next_due)
-                return False
-            if turn.now - began >= ROUNDS_NS:
                 break
-        # It goes on as soon as others have had their turn: who has been busy for long has not been away.
-        self._planned_ns = now_ns()
+            if turn.now - began >= ROUNDS_NS:
+                return self._goes_on()
+        else:
+            return self._goes_on()
+        # While nothing changes here, turns that want nothing need no Python. What has slept asks for another session first.
+        self._dp.alone(self._trusting is None and self.is_running and not self._clients.waiting)
+        return False
+
+    def _goes_on(self) -> bool:
+        """As soon as others have had their turn: who has been busy for long has not been away."""
+        self._dp.planned_ns = now_ns()
         return True
 
     def _deadline(self) -> int:

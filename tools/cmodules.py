@@ -53,6 +53,9 @@ uint64_t zl_value_of(uint32_t slot);
 #define ZL_SIZE_MIN ...
 #define ZL_SIZE_MAX ...
 """
+_DATAPATH_CALLS = """
+extern "Python" void dp_python(void *);
+"""
 
 
 class Module(NamedTuple):
@@ -149,7 +152,7 @@ def _datapath() -> Module:
         "zenjun.daemon.datapath._datapath",
         here,
         ("dp.h",),
-        _declarations(here, "dp.h"),
+        _declarations(here, "dp.h") + _DATAPATH_CALLS,
         _sources(here),
         include=(CORE,),
         depends=(CORE / "zj.h", CORE / "zj_wire.h"),

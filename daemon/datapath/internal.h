@@ -63,6 +63,7 @@
 #define DP_CLOSE_NS 5000000000ull              /* for the last words to a client that we disconnect */
 #define DP_TIDY_NS 1000000000ull               /* a queue unused for so long gives its memory back */
 #define DP_CONTROL_HELD_MAX 128u                /* passes for which delivery goes before a control PDU: over 32 MiB */
+#define DP_PAUSE_NS 200000000ull                /* not having run for so much longer than planned is Python's business */
 #define DP_CONFIRM_GUARD_NS 100000ull          /* the timer never stands at a confirmation that is already over */
 
 /* ---- sets of clients ---- */
@@ -447,6 +448,15 @@ struct dp {
     uint64_t armed;                     /* what the timer stands at, 0: off */
     uint64_t loaded_until;              /* rests instead of lingering until then */
     uint64_t active_at;                 /* when a turn last had something to do */
+    uint64_t deadline;                  /* of the last turn */
+    uint64_t planned;                   /* when the next is due if nothing comes */
+    void (*wanted)(void *);             /* dp_on_want() */
+    void *wanted_by;
+    struct dp_turn_result result;       /* of a turn of dp_again(), for the next dp_turn() */
+    uint8_t has_result;
+    uint8_t alone;                      /* dp_alone() */
+    uint8_t looked;                     /* events have been taken while waiting for them */
+    uint8_t cannot_wait;                /* no epoll_pwait2 */
     struct dp_counters counters;
     struct dp_guard guard;
     struct dp_pairs pairs;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -161,10 +162,8 @@ static uint64_t next_due(const struct dp *d, uint64_t deadline, uint64_t now)
     return min64(due, clients_due(d));
 }
 
-static void look_for_events(struct dp *d)
+static void take_events(struct dp *d, const struct epoll_event *events, int count)
 {
-    struct epoll_event events[EVENTS];
-    const int count = epoll_wait(d->epoll, events, EVENTS, 0);
     for (int i = 0; i < count; i++) {
         const uint64_t about = events[i].data.u64;
         if (about == EVENT_TIMER)
@@ -174,6 +173,12 @@ static void look_for_events(struct dp *d)
         else
             clients_event(d, (uint32_t)about, events[i].events);
     }
+}
+
+static void look_for_events(struct dp *d)
+{
+    struct epoll_event events[EVENTS];
+    take_events(d, events, epoll_wait(d->epoll, events, EVENTS, 0));
 }
 
 /* ---- delivery ---- */
@@ -242,11 +247,23 @@ static void rest(struct dp *d)
     nanosleep(&t, NULL);
 }
 
-/* 1: something came; 0: nothing did; -1: a signal. */
+/* 1: something came, and has been looked at if the kernel can wait and look in one call; 0: nothing did; -1: a signal. */
 static int wait_for_event(struct dp *d, uint64_t ns)
 {
-    struct pollfd p = {.fd = d->epoll, .events = POLLIN};
     const struct timespec t = timespec_of(ns);
+#ifdef SYS_epoll_pwait2
+    if (!d->cannot_wait) {
+        struct epoll_event events[EVENTS];
+        const int count = (int)syscall(SYS_epoll_pwait2, d->epoll, events, EVENTS, &t, NULL, 0);
+        if (count >= 0 || errno == EINTR) {
+            d->looked = count > 0;
+            take_events(d, events, count);
+            return count > 0 ? 1 : count;
+        }
+        d->cannot_wait = 1; /* before Linux 5.11, or not allowed */
+    }
+#endif
+    struct pollfd p = {.fd = d->epoll, .events = POLLIN};
     return ppoll(&p, 1, &t, NULL);
 }
 
@@ -299,7 +316,7 @@ static uint32_t repair_and_beat(struct dp *d, uint64_t now, uint32_t drained, in
     return (drained || over) && d->api->beat(d->core, now) ? d->api->step(d->core, now, drained) : 0;
 }
 
-int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
+static void turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
 {
     uint64_t now = dp_now();
     uint64_t slice_end = now + d->cfg.slice_ns;
@@ -310,7 +327,9 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
     for (;;) {
         uint32_t drained, more = 0, undelivered = 0;
         const uint32_t received = links_receive(&d->links, now, &drained);
-        look_for_events(d);
+        if (!d->looked)
+            look_for_events(d);
+        d->looked = 0;
         uint32_t work = clients_offer(d, &more), progress = received + work;
         now = dp_now();
         status = d->api->step(d->core, now, drained);
@@ -385,9 +404,44 @@ int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
     guard_plan(&d->guard, want ? now : due);
     /* Work left for after Python's part: the descriptor stays readable, so that nothing is forgotten if it just returns. */
     arm(d, want ? 1 : due == UINT64_MAX ? 0 : max64(due, 2));
+    d->deadline = deadline;
+    d->planned = min64(deadline, due);
     *out = (struct dp_turn_result){.want = want, .status = status, .now = now, .next_due = due};
+}
+
+int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
+{
+    if (d->has_result) /* of a turn that dp_again has made */
+        *out = d->result;
+    else
+        turn(d, deadline, out);
+    d->has_result = 0;
     return 0;
 }
+
+void dp_again(struct dp *d)
+{
+    const uint64_t now = dp_now();
+    if (d->alone && (now <= d->planned || now - d->planned <= DP_PAUSE_NS)) {
+        turn(d, d->deadline, &d->result);
+        if (!(d->result.want & ~(uint32_t)DP_W_MORE))
+            return; /* with work left the descriptor stays readable */
+        d->has_result = 1;
+    }
+    d->wanted(d->wanted_by);
+}
+
+void dp_on_want(struct dp *d, void (*wanted)(void *), void *by)
+{
+    d->wanted = wanted;
+    d->wanted_by = by;
+}
+
+void dp_alone(struct dp *d, uint32_t yes) { d->alone = yes != 0; }
+
+uint64_t dp_planned(const struct dp *d) { return d->planned; }
+
+void dp_plan(struct dp *d, uint64_t at) { d->planned = at; }
 
 int dp_flush(struct dp *d)
 {

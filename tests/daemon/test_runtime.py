@@ -23,12 +23,11 @@ def test_a_daemon_that_is_busy_for_long_was_not_away(monkeypatch: pytest.MonkeyP
     busy = Runtime.__new__(Runtime)
     about = {
         "_trusting": SimpleNamespace(woke=lambda now, planned: away.append(now - planned)),
-        "_dp": SimpleNamespace(turn=lambda _deadline: SimpleNamespace(want=Want.CLIENT, now=next(clock))),
+        "_dp": SimpleNamespace(turn=lambda _deadline: SimpleNamespace(want=Want.CLIENT, now=next(clock)), planned_ns=S),
         "_clients": SimpleNamespace(waiting=False),
         "_done": SimpleNamespace(done=lambda: False),
         "_deadline": lambda: 1 << 62,
         "_serve": lambda _turn: None,
-        "_planned_ns": S,
     }
     for name, value in about.items():
         monkeypatch.setattr(busy, name, value, raising=False)
