@@ -10,7 +10,6 @@ from .datapath import (
     LINKS_MAX,
     SEAL_BYTES,
     SESSION_KEY_BYTES,
-    TIME_MAX,
     ClientInfo,
     CorePointers,
     DataPath,
@@ -28,6 +27,7 @@ from .datapath import (
     now_ns,
     seal,
 )
+from .unattended import TIME_MAX
 
 __all__ = [
     "CLIENTS_MAX",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum, IntFlag
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias
@@ -20,6 +20,7 @@ from ...proto.core import Message
 from ...proto.envelope import Drop
 from ...proto.wire import STATIONS_MAX, Ordering
 from ._datapath import ffi, lib
+from .unattended import TIME_MAX, Unattended
 
 CLIENTS_MAX: Final[int] = lib.DP_CLIENTS_MAX
 LAST_WORDS_MAX: Final[int] = lib.DP_LAST_WORDS_MAX
@@ -35,7 +36,6 @@ KEY_BYTES: Final[int] = lib.DP_KEY_BYTES
 SEAL_BYTES: Final[int] = lib.DP_SEAL_BYTES
 """Behind every PDU of a cluster that has a key of KEY_BYTES."""
 SESSION_KEY_BYTES: Final = 32
-TIME_MAX: Final = 2**64 - 1
 HEARD: Final = struct.Struct("=QQII")
 """``struct dp_heard``."""
 TURN: Final = struct.Struct("=IIQQ")
@@ -224,13 +224,7 @@ def _check(code: int) -> int:
     return code
 
 
-@ffi.def_extern()  # type: ignore[untyped-decorator]
-def dp_python(by: Any) -> None:
-    """A turn made in C wants Python."""
-    ffi.from_handle(by)()
-
-
-class DataPath:
+class DataPath(Unattended):
     """One cluster's data path at this station."""
 
     def __init__(
@@ -301,7 +295,6 @@ class DataPath:
         self._pairs = ffi.new("uint64_t[]", 2)
         self._heard = ffi.new("struct dp_heard[]", STATIONS_MAX)
         self._said = ffi.new("struct dp_said *")
-        self._wanted: Any = None
 
     # ---- start and end
 
@@ -336,26 +329,6 @@ class DataPath:
         """
         lib.dp_turn(self._dp, min(deadline, TIME_MAX), self._result)
         return Turn._make(TURN.unpack(self._result_bytes))
-
-    def again(self, wanted: Callable[[], None]) -> tuple[Callable[..., object], Any]:
-        """What the loop is to call, and with what, when the descriptor is readable: a turn with the last deadline, without any
-        Python where ``alone`` allows it and it wants nothing; else ``wanted`` is called, and its first ``turn`` is that one."""
-        self._wanted = ffi.new_handle(wanted)
-        lib.dp_on_want(self._dp, lib.dp_python, self._wanted)
-        return lib.dp_again, self._dp
-
-    def alone(self, yes: bool) -> None:
-        """Whether turns that want nothing are not Python's business."""
-        lib.dp_alone(self._dp, yes)
-
-    @property
-    def planned_ns(self) -> int:
-        """When the next turn is due if nothing comes."""
-        return int(lib.dp_planned(self._dp))
-
-    @planned_ns.setter
-    def planned_ns(self, at: int) -> None:
-        lib.dp_plan(self._dp, min(at, TIME_MAX))
 
     def flush(self) -> None:
         """Send what the core has queued since the last turn."""

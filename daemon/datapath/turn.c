@@ -178,7 +178,9 @@ static void take_events(struct dp *d, const struct epoll_event *events, int coun
 static void look_for_events(struct dp *d)
 {
     struct epoll_event events[EVENTS];
-    take_events(d, events, epoll_wait(d->epoll, events, EVENTS, 0));
+    if (!d->looked)
+        take_events(d, events, epoll_wait(d->epoll, events, EVENTS, 0));
+    d->looked = 0;
 }
 
 /* ---- delivery ---- */
@@ -327,9 +329,7 @@ static void turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
     for (;;) {
         uint32_t drained, more = 0, undelivered = 0;
         const uint32_t received = links_receive(&d->links, now, &drained);
-        if (!d->looked)
-            look_for_events(d);
-        d->looked = 0;
+        look_for_events(d);
         uint32_t work = clients_offer(d, &more), progress = received + work;
         now = dp_now();
         status = d->api->step(d->core, now, drained);
