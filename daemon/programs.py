@@ -85,11 +85,13 @@ class Program(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.connections: set[Program] = set()
-        self._frames = Frames(self.frame_max)
+        self._frames = Frames(self.frame_max, self.binary)
         self._transport: asyncio.Transport | None = None
-        self._greeted = False
+        self.is_greeted = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._writable = True
+        self._taskless = 0
+        """Requests under way that have no task."""
 
     def hello(self) -> Frame:
         """The answer to the program's hello."""
@@ -101,6 +103,10 @@ class Program(asyncio.Protocol):
     def at_once(self, do: str, frame: Frame) -> Callable[[Frame], Frame] | None:
         """What answers this request without waiting for anything, so that it needs no task; None: nothing."""
         return None
+
+    def binary(self, body: bytes) -> Frame | None:
+        """What a frame that is no JSON stands for; None: it has been dealt with. Raises FrameError."""
+        raise FrameError("a frame that is no JSON")
 
     def completed(self, answer: Frame) -> Frame:
         """An answer on its way to the program."""
@@ -137,13 +143,25 @@ class Program(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    @property
+    def is_here(self) -> bool:
+        """The program has not gone."""
+        return self._transport is not None
+
     def _read_on(self) -> None:
-        if self._transport is not None and self._writable and len(self._tasks) < self.under_way_max:
+        if self._transport is not None and self._writable and not self._is_full():
             self._transport.resume_reading()
 
+    def _is_full(self) -> bool:
+        return len(self._tasks) + self._taskless >= self.under_way_max
+
     def write(self, frame: Frame) -> None:
+        self.write_bytes(pack(frame))
+
+    def write_bytes(self, data: bytes) -> None:
+        """A whole frame."""
         if self._transport is not None:
-            self._transport.write(pack(frame))
+            self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -154,10 +172,10 @@ class Program(asyncio.Protocol):
             self.cut()
 
     def _take(self, frame: Frame) -> None:
-        if not self._greeted:
+        if not self.is_greeted:
             if frame.get("hello") != self.version:
                 raise FrameError(f"this process speaks version {self.version}, not {frame.get('hello')!r}"[:200])
-            self._greeted = True
+            self.is_greeted = True
             self.write({"hello": self.version, **self.hello()})
             return
         number, do = frame.get("id"), frame.get("do")
@@ -173,10 +191,28 @@ class Program(asyncio.Protocol):
         if request is None:
             self.refuse(number, Refused("unknown-request", f"unknown request {do[:40]!r}"))
             return
-        task = asyncio.get_running_loop().create_task(self._run(number, request(frame)))
+        self.begin(number, request(frame))
+
+    def begin(self, number: int, request: Awaitable[Frame]) -> None:
+        """Answer a request with what this comes to, while the program is here."""
+        task = asyncio.get_running_loop().create_task(self._run(number, request))
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
-        if len(self._tasks) >= self.under_way_max and self._transport is not None:
+        self._pause_if_full()
+
+    def begin_taskless(self) -> None:
+        """A request is under way that has no task. ``end_taskless`` follows, once."""
+        self._taskless += 1
+        self._pause_if_full()
+
+    def end_taskless(self) -> None:
+        was_full = self._is_full()
+        self._taskless -= 1
+        if was_full:
+            self._read_on()
+
+    def _pause_if_full(self) -> None:
+        if self._is_full() and self._transport is not None:
             self._transport.pause_reading()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:

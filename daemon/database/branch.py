@@ -29,6 +29,8 @@ from .savepoints import Savepoints, parsed
 __all__ = ["BUSY_TIMEOUT_MS", "Bindings", "Branch"]
 
 Bindings: TypeAlias = Sequence[Any] | Mapping[str, Any] | None
+Columns: TypeAlias = tuple[tuple[Any, ...], ...]
+"""Name and declared type of each."""
 BUSY_TIMEOUT_MS: Final = 2000
 """How long to wait for a snapshot while another process recovers the WAL."""
 PROGRESS_STEPS: Final = 100_000
@@ -39,6 +41,25 @@ _NULLABLE_KEYS: Final = """
     FROM main.sqlite_schema t JOIN pragma_table_info(t.name, 'main') k
     WHERE t.type = 'table' AND k.pk > 0 AND NOT k."notnull" AND upper(k.type) <> 'INTEGER'
     ORDER BY t.name, k.pk"""
+
+
+def columns_of(cursor: apsw.Cursor, sql: str, bindings: Bindings) -> Columns:
+    """The columns of a statement that this cursor has begun. Not before: then they are those of the schema for which it was
+    prepared, and apsw keeps them."""
+    try:
+        return cursor.get_description()
+    except apsw.ExecutionCompleteError:
+        found: list[Columns] = []  # no rows, or no columns
+
+    def trace(cursor: apsw.Cursor, sql: str, bindings: object) -> bool:
+        found.append(cursor.get_description())
+        return False
+
+    other = cursor.connection.cursor()
+    other.exec_trace = trace
+    with contextlib.suppress(apsw.ExecTraceAbort):
+        other.execute(sql, bindings)
+    return found[0]
 
 
 class Branch:
@@ -55,6 +76,8 @@ class Branch:
         uri = f"file:{quote(self.path)}"
         self._guard = Guard()
         self._cursors: WeakSet[apsw.Cursor] = WeakSet()
+        self._alone: apsw.Cursor | None = None
+        """For ``read_alone``; None: it is in use, or has failed, or has not been needed yet."""
         self._session: apsw.Session | None = None
         self._writing = False
         """The writer has a transaction, as far as we have begun one."""
@@ -123,6 +146,16 @@ class Branch:
         cursor.exec_trace = trace
         self._cursors.add(cursor)
         return cursor
+
+    def read_alone(self, sql: str, bindings: Bindings = None) -> tuple[list[tuple[Any, ...]], Columns]:
+        """The rows of one statement that writes nothing, on the newest snapshot, while there is no transaction; and the names and
+        declared types of their columns."""
+        alone, self._alone = self._alone or self.reader.cursor(), None  # a function in the statement may read as well
+        alone.execute(sql, bindings)
+        columns = columns_of(alone, sql, bindings)
+        rows: list[tuple[Any, ...]] = alone.fetchall()
+        self._alone = alone
+        return rows, columns
 
     @property
     def changes_schema(self) -> bool:

@@ -3,27 +3,65 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from io import BufferedReader
+from pathlib import Path
+from threading import get_ident
+from typing import Any, Final, TypeVar
 
+_T = TypeVar("_T")
 SLOW_S: Final = 0.05
-"""A short job that took so long has met a slow disk, or rows that take long: the next ones are the thread's."""
+"""A short job that took so long, besides its waits for a processor, has met a slow disk, or rows that take long: the next ones
+are the thread's."""
+SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
+"""Nanoseconds that the thread has run, and that it has waited for a processor."""
 SLOW_PAUSE_S: Final = 2.0
 """For that long at least."""
 SLOW_SHARE: Final = 100
 """And for so many times as long as it took: the loop stands still for one part in so many at most."""
 
 
+class Starved:
+    """How long the calling thread has waited for a processor: a thread of its own would not have got one either."""
+
+    def __init__(self) -> None:
+        self._thread = 0
+        self._file: BufferedReader | None = None
+
+    def __call__(self) -> float:
+        """Seconds; always 0 where the kernel does not tell."""
+        if self._thread != (thread := get_ident()):
+            self.close()
+            self._thread = thread
+            with contextlib.suppress(OSError):
+                self._file = SCHEDSTAT.open("rb")
+        if self._file is None:
+            return 0.0
+        return int(os.pread(self._file.fileno(), 100, 0).split()[1]) / 1e9
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
 class Jobs:
     """A thread that runs one function after another. What is given while it runs is run together afterwards: each change between
     threads takes as long as a transaction."""
 
-    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, name: str, clock: Callable[[], float] = time.monotonic, starved: Callable[[], float] | None = None
+    ) -> None:
+        """starved: seconds for which the loop's thread has waited for a processor."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._clock = clock
+        self._own = Starved()
+        self._starved = self._own if starved is None else starved
         self._waiting: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._held = 0
@@ -47,16 +85,25 @@ class Jobs:
     async def run_short(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """``run``, for what takes less time than a change between threads: here and now, if the thread has nothing to do and all
         results have gone on, so that they do so in the order of the calls."""
-        began = self._clock()
-        is_idle = not self._held and (self._task is None or self._task.done())
-        if not is_idle or self._closed or began < self._slow_until:
+        if not self.is_free:
             return await self.run(function, *arguments)
+        return self.run_now(function, *arguments)
+
+    @property
+    def is_free(self) -> bool:
+        """``run_now`` may be called."""
+        is_idle = not self._held and (self._task is None or self._task.done())
+        return is_idle and not self._closed and self._clock() >= self._slow_until
+
+    def run_now(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        """What ``run_short`` does while ``is_free``."""
+        began, starved = self._clock(), self._starved()
         try:
             return function(*arguments)
         finally:
             took = self._clock() - began
-            if took > SLOW_S:
-                self._slow_until = began + took + max(SLOW_PAUSE_S, SLOW_SHARE * took)
+            if took > SLOW_S and (own := took - (self._starved() - starved)) > SLOW_S:
+                self._slow_until = began + took + max(SLOW_PAUSE_S, SLOW_SHARE * own)
 
     async def _run(self) -> None:
         while self._waiting:
@@ -77,6 +124,7 @@ class Jobs:
     def close(self) -> None:
         """No more of them; the one that runs comes to its end."""
         self._closed = True
+        self._own.close()
         self._thread.shutdown(wait=False)
 
 

@@ -9,11 +9,21 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Iterator, Sequence
+from types import TracebackType
 from typing import Any, Final
 
 import apsw
 
-from ...proto.service.database.messages import Position, Segment, Txid, decode_body, first_digest, is_one_changeset, is_unchecked
+from ...proto.service.database.messages import (
+    SEGMENT_HEAD_BYTES,
+    Position,
+    Segment,
+    Txid,
+    decode_body,
+    first_digest,
+    is_one_changeset,
+    is_unchecked,
+)
 from ...proto.service.database.rows import Entry, RowsDamaged, RowsFailed, Verdict
 from . import leases
 from .applier import Applied, Applier
@@ -41,7 +51,7 @@ INSERT INTO zenjun_gate VALUES(1, {0}) ON CONFLICT DO UPDATE SET open = {0};
 """
 """Mode unanimous: reads are served. No part of what the sites have alike."""
 _FORMAT: Final = 1
-_APPLIED: Final = {Applied.CONSTRAINT: Verdict.CONSTRAINT, Applied.IMAGE: Verdict.IMAGE}
+_APPLIED: Final = {Applied.DONE: Verdict.DONE, Applied.CONSTRAINT: Verdict.CONSTRAINT, Applied.IMAGE: Verdict.IMAGE}
 
 
 class SqliteRows:
@@ -164,6 +174,8 @@ class SqliteRows:
 
     def apply(self, body: bytes, version: int = 0) -> Verdict:
         """The segments of a body, one after another, in the transaction that is open. version: the one that it makes."""
+        if is_one_changeset(body):
+            return _APPLIED[self.applier.apply(body[SEGMENT_HEAD_BYTES:])]
         try:
             segments = decode_body(body)
         except ValueError:
@@ -270,12 +282,21 @@ class SqliteRows:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
 
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """An error that SQLite reports about the file ends the use of this copy."""
-        try:
-            yield
-        except (apsw.CorruptError, InternalError) as error:
+    def _guarded(self) -> _Guarded:
+        return _GUARDED
+
+
+class _Guarded:
+    """An error that SQLite reports about the file ends the use of this copy."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, apsw.CorruptError | InternalError):
             raise RowsDamaged(str(error)) from error
-        except (apsw.Error, DatabaseError) as error:
+        if isinstance(error, apsw.Error | DatabaseError):
             raise RowsFailed(str(error)) from error
+
+
+_GUARDED: Final = _Guarded()

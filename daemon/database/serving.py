@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ...proto.service.database.machine import Durability
-from ...proto.service.database.messages import BODY_MAX, HASH_BYTES, READS_MAX, Txid, Write
+from ...proto.service.database.machine import Answer, Durability
+from ...proto.service.database.messages import BODY_MAX, HASH_BYTES, READS_MAX, Txid, Write, decode, is_write, txid_of
 from ...proto.service.database.parts import PART_BYTES
 from ...proto.service.database.rows import Verdict
 from ...proto.service.database.zones import COPIES
-from ..jsonframes import Frame
+from ..jsonframes import Frame, FrameError
 from ..programs import Program, Refused, seconds_of
 from .files import CATALOGUE, is_name
 from .forcing import force_open, plan_of_force
@@ -22,7 +24,7 @@ from .process import Process
 from .site import Site
 from .unanimous import MODES
 from .waiting import NotHere, Undecided
-from .wire import FRAME_MAX, TIMEOUT_S, UNDER_WAY_MAX, VERSION, beside, to_bytes
+from .wire import FRAME_MAX, TIMEOUT_S, UNDER_WAY_MAX, VERSION, Commit, beside, pack_version, to_bytes, unpack_commit
 
 TEXTS: Final = {
     Verdict.STALE: "its snapshot is too old, or from before the database was opened anew",
@@ -70,6 +72,60 @@ class Client(Program):
             self._reading.began(self)
         for txid, site in self._locks.items():
             site.waiting.end_lock(txid)
+
+    # ---- transactions that are given whole
+
+    def binary(self, body: bytes) -> None:
+        """A commit. What can be sent at once needs no task."""
+        if not self.is_greeted:
+            raise FrameError("the first frame is no hello")
+        try:
+            asked = unpack_commit(body)
+        except ValueError as error:
+            raise FrameError(str(error)) from None
+        site = self._process.sites.get(asked.name)
+        is_usual = not asked.again and asked.name != CATALOGUE and len(asked.data) <= PART_BYTES and is_write(asked.data)
+        if site is not None and is_usual:
+            self._drop_pieces()
+            told = partial(self._on_answer, asked, site, time.monotonic() + asked.seconds)
+            if site.waiting.start(asked.data, asked.durability, asked.seconds, told):
+                self.begin_taskless()
+                return
+        self.begin(asked.number, self._commit_slowly(asked, asked.seconds, again=asked.again))
+
+    def _on_answer(self, asked: Commit, site: Site, deadline: float, answer: Answer | None) -> None:
+        """None: it has not come in time."""
+        self.end_taskless()
+        if not self.is_here:
+            return
+        if answer is not None and answer.verdict is Verdict.UNDECIDED:
+            self.begin(asked.number, self._commit_slowly(asked, max(0.0, deadline - time.monotonic()), again=True))
+            return
+        self._locks.pop(txid_of(asked.data), None)
+        if answer is None:
+            self.refuse(asked.number, _undecided(site.why_not()))
+        elif answer.verdict is not Verdict.DONE:
+            self.refuse(asked.number, _not_committed(answer.verdict))
+        else:
+            self.write_bytes(pack_version(asked.number, answer.version))
+
+    async def _commit_slowly(self, asked: Commit, seconds: float, *, again: bool) -> Frame:
+        write = decode(asked.data)
+        if not isinstance(write, Write):
+            raise Refused("malformed", "what is to be committed is no transaction")
+        return await self._do_commit(
+            {
+                "db": asked.name,
+                "txid": write.txid.encode(),
+                "epoch": write.epoch,
+                "snapshot": write.snapshot,
+                "reads": b"".join(write.reads),
+                "body": write.body,
+                "durability": asked.durability.value,
+                "timeout": seconds,
+                "again": again,
+            }
+        )
 
     # ---- of one database
 
@@ -136,7 +192,7 @@ class Client(Program):
         """What a transaction has besides its own frame, and the bytes taken for it in the process's room."""
         if frame.get("pieces") is None:
             self._drop_pieces()
-            size = len(frame["body"]) if type(frame.get("body")) is str else 0
+            size = len(frame["body"]) if type(frame.get("body")) in (str, bytes) else 0
             if size <= PART_BYTES:
                 return b"", 0
             await self._take_room(size, seconds)
@@ -163,13 +219,13 @@ class Client(Program):
         except NotHere as error:
             raise Refused("no-quorum", f"not committed: {error}") from None
         except Undecided as error:
-            raise Refused("undecided", f"not decided in time: {error}; it may be committed, or may still be") from None
+            raise _undecided(str(error)) from None
         finally:
             self._locks.pop(write.txid, None)
             if taken:
                 site.soon(self._give_room(site, write.txid, taken))
         if answer.verdict is not Verdict.DONE:
-            raise Refused(answer.verdict.value, f"not committed: {TEXTS.get(answer.verdict, answer.verdict.value)}")
+            raise _not_committed(answer.verdict)
         return {"version": answer.version}
 
     async def _give_room(self, site: Site, txid: Txid, size: int) -> None:
@@ -279,7 +335,7 @@ class Client(Program):
         seconds = seconds_of(frame, TIMEOUT_S)
         reply = await self._process.distant.outcome((at[0], at[1]), uuid, sites, question, seconds)
         if "error" in reply:
-            raise Refused("undecided", f"not decided in time: {reply['error'].get('text')}; it may be committed, or may still be")
+            raise _undecided(reply["error"].get("text"))
         return {"version": reply["ok"]["version"]}
 
     # ---- of all
@@ -372,6 +428,14 @@ class Client(Program):
     def _need_operator(self) -> None:
         if self._uid not in (0, os.geteuid()):
             raise Refused("not-permitted", "that is for root and the daemon's user")
+
+
+def _undecided(why: object) -> Refused:
+    return Refused("undecided", f"not decided in time: {why}; it may be committed, or may still be")
+
+
+def _not_committed(verdict: Verdict) -> Refused:
+    return Refused(verdict.value, f"not committed: {TEXTS.get(verdict, verdict.value)}")
 
 
 def _append(path: Path, data: bytes) -> None:

@@ -31,6 +31,7 @@ from .facts import facts_of
 from .files import CATALOGUE, Files
 from .jobs import Changes, Jobs
 from .moving import Kind, Piece, Receiving, Sending
+from .outbox import Outbox
 from .scrubbing import Scrubs, Summing, pin
 from .waiting import NotHere, Waiting
 from .walfile import ContentLost, write_again
@@ -102,7 +103,7 @@ class Site:
         self._unsaid: Position = NOTHING
         self._said: tuple[int, int] = (0, 0)
         self._to_sync = asyncio.Event()
-        self._out: asyncio.Queue[tuple[bool, bytes]] = asyncio.Queue()
+        self._out = Outbox()
         self._pieces: deque[Piece] = deque()
         self._pumping = asyncio.Lock()
         self._piece_at = 0.0
@@ -192,7 +193,7 @@ class Site:
             await self.work(self._open, me)
         except RowsFailed as failure:
             raise SiteFailed(str(failure)) from failure
-        self._out = asyncio.Queue()
+        self._out = Outbox()
         self._said = (0, 0)
         self._failing.clear()
         self.step = "waiting for the others"
@@ -203,8 +204,8 @@ class Site:
             group = await connection.join(f"{GROUP}.{self.name}", timeout=None)
             groups.append(group)
             await self._together(
-                self._read(group), self._read_pieces(beside), self._write(connection, group, beside), self._turns(), self._sync(),
-                self._until_failed(),
+                self._read(group), self._read_pieces(beside), self._out.run(connection, group, beside), self._turns(),
+                self._sync(), self._until_failed(),
             )  # fmt: skip
         finally:
             await self._leave(groups)
@@ -213,7 +214,7 @@ class Site:
         """Raise SiteFailed when the copy is given up, once the others have been told."""
         await self._failing.wait()
         deadline = time.monotonic() + LEAVE_S
-        while not self._out.empty() and time.monotonic() < deadline:
+        while not self._out.queue.empty() and time.monotonic() < deadline:
             await asyncio.sleep(TURN_S)
         raise SiteFailed(self._failure)
 
@@ -263,6 +264,15 @@ class Site:
         self._jobs.close()
         self._syncer.shutdown(wait=False)
         self._changes.tell()
+
+    @property
+    def is_free(self) -> bool:
+        """``work_now`` may be called."""
+        return self._jobs.is_free
+
+    def work_now(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """``work_short``, here and now."""
+        return self._jobs.run_now(function, *arguments)
 
     async def work_short(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """``work``, for what takes no time and no disk."""
@@ -465,7 +475,8 @@ class Site:
                 batch = items[at : at + BATCH_MAX]
                 run = self._jobs.run_short if self._is_short(batch) else self._jobs.run
                 self.carry_out(await run(self._take, batch))
-                await self._pump()
+                if self._pieces:
+                    await self._pump()
 
     async def _read_pieces(self, group: Group) -> None:
         while True:
@@ -496,14 +507,7 @@ class Site:
                 self._piece_at = time.monotonic()
                 self.carry_out(await self.work(self._take_piece, piece))
                 answer = self.receiving.answer if self.receiving is not None else b""
-                self._out.put_nowait((True, Piece(Kind.ACK, piece.to, piece.place, piece.number, answer).encode()))
-
-    async def _write(self, connection: Connection, group: Group, beside: Group) -> None:
-        """Give zenjund what is to be sent, at its pace."""
-        while True:
-            is_beside, data = await self._out.get()
-            while not (beside if is_beside else group).send_nowait(data):
-                await connection.writable(timeout=None)
+                self._out.put_beside(Piece(Kind.ACK, piece.to, piece.place, piece.number, answer).encode())
 
     # ---- effects
 
@@ -512,7 +516,7 @@ class Site:
         for effect in effects:
             if isinstance(effect, Emit):
                 if sends:
-                    self._out.put_nowait((False, effect.data))
+                    self._out.put(effect.data)
             elif isinstance(effect, Answer | Granted | Reached):
                 self.waiting.on_effect(effect)
             elif isinstance(effect, _Give):
@@ -570,12 +574,9 @@ class Site:
         task.add_done_callback(self._tasks.discard)
 
     def _give(self, effect: _Give) -> None:
-        before = self.sending.pop(effect.to, None)
-        if before is not None:
+        if (before := self.sending.pop(effect.to, None)) is not None:
             before.on_ack(1 << 62)  # an earlier question's answer goes nowhere
-        sending = Sending(
-            effect.frozen, effect.to, effect.place, self.message_max, lambda data: self._out.put_nowait((True, data))
-        )
+        sending = Sending(effect.frozen, effect.to, effect.place, self.message_max, lambda data: self._out.put_beside(data))
         self.sending[effect.to] = sending
         self.soon(self._send_copy(sending))
 

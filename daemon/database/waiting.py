@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ...proto.service.base import Effect
 from ...proto.service.database.machine import Answer, Durability, Granted, Reached
-from ...proto.service.database.messages import Segment, Txid, Write, encode_body
+from ...proto.service.database.messages import Segment, Txid, Write, encode_body, txid_of
 from ...proto.service.database.rows import Verdict
 from .leases import encode_lease
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 LOCK_S: Final = 60.0
 """A program has the database alone for that long at most."""
 RETRY_S: Final = 0.05
+LATE_S: Final = 0.25
+"""Between two looks for transactions without a task whose time is over."""
 
 
 class NotHere(Exception):
@@ -27,12 +31,28 @@ class Undecided(Exception):
     """It is not known what became of a transaction."""
 
 
+class _Started(NamedTuple):
+    """A transaction whose program has no task that waits."""
+
+    told: Callable[[Answer | None], None]
+    """Called once with the answer; None: not in time."""
+    deadline: float
+    """time.monotonic."""
+
+
 class Waiting:
     """The requests of programs that a site has not answered yet."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self._answers: dict[Txid, asyncio.Future[Answer | None]] = {}
+        self._started: dict[Txid, _Started] = {}
+        self._looking: asyncio.TimerHandle | None = None
+        """For those whose time is over."""
+        self._unsent: list[tuple[bytes, Durability]] = []
+        """Encoded, to be given to the machine when the thread of the applier comes to it."""
+        self._is_sending = False
+        """``_send`` runs."""
         self._grants: dict[Txid, asyncio.Future[Granted]] = {}
         self._ends: dict[Txid, asyncio.TimerHandle] = {}
         self._reads: dict[int, asyncio.Future[Reached]] = {}
@@ -41,6 +61,10 @@ class Waiting:
     def on_effect(self, effect: Answer | Granted | Reached) -> None:
         """What the machine has for a program."""
         if isinstance(effect, Answer):
+            if (started := self._started.pop(effect.txid, None)) is not None:
+                if effect.verdict is not Verdict.UNDECIDED:
+                    self._site.counters[f"verdict_{effect.verdict.value}"] += 1
+                started.told(effect)
             _settle(self._answers.pop(effect.txid, None), effect)
         elif isinstance(effect, Reached):
             _settle(self._reads.pop(effect.number, None), effect)
@@ -58,6 +82,53 @@ class Waiting:
         for handle in self._ends.values():
             handle.cancel()
         self._ends.clear()
+
+    def start(self, data: bytes, durability: Durability, seconds: float, told: Callable[[Answer | None], None]) -> bool:
+        """``commit``, of an encoded ``Write`` that is not long and has not been sent before, without a task of its own. told: is
+        called once, perhaps at once: with the answer, which may be UNDECIDED; None: not in time. False: it has to wait before it
+        can be sent, and nothing has been done."""
+        site = self._site
+        machine, txid = site.machine, txid_of(data)
+        if machine is None or not site.can_write or len(data) > machine.long.part_bytes:
+            return False
+        if txid in self._started or txid in self._answers:
+            return False
+        self._started[txid] = _Started(told, time.monotonic() + seconds)
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(LATE_S, self._look_for_late)
+        if site.is_free and not self._is_sending:
+            site.carry_out(site.work_now(machine.submit_encoded, data, durability))
+            return True
+        self._unsent.append((data, durability))
+        if not self._is_sending:
+            self._is_sending = True
+            site.soon(self._send())
+        return True
+
+    async def _send(self) -> None:
+        """Give the machine what has been started while its thread is at work, all of it with one job."""
+        try:
+            while self._unsent:
+                unsent, self._unsent = self._unsent, []
+                self._site.carry_out(await self._site.work(self._submit, unsent))
+        finally:
+            self._is_sending = False
+
+    def _submit(self, unsent: Sequence[tuple[bytes, Durability]]) -> list[Effect]:
+        """In the thread of the applier."""
+        machine, effects = self._site.machine, list[Effect]()
+        for data, durability in unsent:
+            if machine is None:
+                effects.append(Answer(txid_of(data), Verdict.UNDECIDED, 0))
+            else:
+                effects += machine.submit_encoded(data, durability)
+        return effects
+
+    def _look_for_late(self) -> None:
+        now = time.monotonic()
+        for txid in [txid for txid, started in self._started.items() if started.deadline <= now]:
+            self._started.pop(txid).told(None)
+        self._looking = asyncio.get_running_loop().call_later(LATE_S, self._look_for_late) if self._started else None
 
     async def commit(self, write: Write, durability: Durability, seconds: float, *, again: bool = False) -> Answer:
         """What became of a transaction. again: it may have been sent before. Raises NotHere, Undecided."""

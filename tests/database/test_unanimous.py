@@ -181,7 +181,7 @@ class Here(UnanimousSite):
 
     async def sent(self) -> object:
         """The next message that it sends."""
-        _, data = await asyncio.wait_for(self._out.get(), 60)
+        _, data = await asyncio.wait_for(self._out.queue.get(), 60)
         return m.decode(data)
 
 

@@ -22,7 +22,7 @@ import apsw
 from ....proto.service.database.certify import table_hash
 from ....proto.service.database.distance import CALL_MAX
 from ....proto.service.database.messages import BODY_MAX, READS_MAX, Txid, encode_body
-from ..branch import Bindings, Branch
+from ..branch import Bindings, Branch, columns_of
 from ..errors import (
     DataError,
     Error,
@@ -31,15 +31,15 @@ from ..errors import (
     ProgrammingError,
     SerializationError,
 )
-from ..wire import to_text
 from . import ageing
 from .ageing import TooOld, watch
-from .cursor import Cursor, description_of
+from .cursor import Cursor
 from .dump import dump
 from .freshness import check_fresh, reach
 from .gate import begin_open
 from .keys import Keys
 from .mapping import aggregate, mapped
+from .quick import read_alone, read_quickly
 from .reads import Reads
 from .sending import pause, send
 from .service import Lost, Service
@@ -82,11 +82,14 @@ class Connection:
         self._socket = socket
         self._closed = False
         self._service: Service | None = None
-        self._path = Path()
+        self._path, self._link = Path(), ""
+        """The link, and its name as a text."""
         self._pointed = ""
         """What the link names, of which the branch is."""
         self._branch: Branch | None = None
         self._reads: Reads | None = None
+        self._known: set[str] = set()
+        """Texts that are one SELECT (``quick``)."""
         self._functions: list[tuple[Any, ...]] = []
         self._explicit = False
         """A BEGIN of the program's has begun the transaction."""
@@ -118,7 +121,7 @@ class Connection:
                 service.close()
             raise Elsewhere
         self._is_confined = here
-        self._path = Path(opened["path"])
+        self._path, self._link = Path(opened["path"]), opened["path"]
         self._is_gated = opened.get("mode") == "unanimous"
         if at_least is not None:
             reach(self, at_least)
@@ -312,7 +315,7 @@ class Connection:
     def _open(self) -> Branch:
         """The branch of the present file; another one if a new copy has taken its place."""
         try:
-            pointed = os.readlink(self._path)  # noqa: PTH115 (a transaction of 50 us does not make Path objects)
+            pointed = os.readlink(self._link)  # noqa: PTH115 (a transaction of 50 us does not make Path objects)
         except OSError as error:
             raise OperationalError(f"{self._path}: {error.strerror}: the database is dropped, or not here yet") from None
         if self._branch is None or pointed != self._pointed:
@@ -358,7 +361,7 @@ class Connection:
         if self._lock is not None:
             lock, self._lock = self._lock, None
             with contextlib.suppress(Error):
-                self._ask("unlock", txid=to_text(lock.encode()))
+                self._ask("unlock", txid=lock.encode())
         if self._branch is not None:
             self._branch.end()
         self._explicit = False
@@ -447,10 +450,10 @@ class Connection:
         version = send(
             self,
             {
-                "txid": to_text(txid.encode()),
+                "txid": txid.encode(),
                 "epoch": self._snapshot[0],
                 "snapshot": self._snapshot[1],
-                "reads": to_text(b"".join(sorted(reads))),
+                "reads": b"".join(sorted(reads)),
                 "durability": self.durability,
             },
             body,
@@ -472,6 +475,8 @@ class Connection:
     # ---- statements
 
     def _execute(self, cursor: Cursor, sql: str, bindings: Bindings) -> None:
+        if sql in self._known and read_quickly(self, cursor, sql, bindings):
+            return
         kind = kind_of(sql)
         if kind is Kind.ROLLBACK:
             self.rollback()
@@ -501,7 +506,7 @@ class Connection:
         elif (not self._autocommit and kind is not Kind.READ) or not self._autocommit:
             self._start_transaction(explicit=False)
             self._in_transaction(cursor, kind, sql, bindings)
-        elif kind is not Kind.READ or not self._read_alone(cursor, sql, bindings):
+        elif kind is not Kind.READ or not read_alone(self, cursor, sql, bindings):
             self._alone(lambda: self._in_transaction(cursor, kind, sql, bindings), cursor)
 
     def _set_foreign_keys(self, cursor: Cursor, value: str) -> None:
@@ -534,27 +539,6 @@ class Connection:
             else:
                 kept = list(many)
                 self._alone(lambda: run(kept), cursor)
-
-    def _read_alone(self, cursor: Cursor, sql: str, bindings: Bindings) -> bool:
-        """A statement that only reads, as its own snapshot of the file. False: it has to be a transaction."""
-        branch, before = self._branch, self._pointed
-        if (
-            branch is None
-            or self._is_gated
-            or self.read == "linearizable"
-            or self._open() is not branch
-            or self._pointed != before
-        ):
-            return False
-        check_fresh(self)
-        try:
-            if not self._read(branch, cursor, sql, bindings):
-                return False
-            cursor._rows = iter(list(cursor._rows))
-        except apsw.Error as error:
-            raise mapped(error) from error
-        self._has_read = True
-        return True
 
     def _alone(self, run: Callable[[], None], cursor: Cursor) -> None:
         """A transaction of its own, tried again when another one came before."""
@@ -601,7 +585,6 @@ class Connection:
         def trace(each: apsw.Cursor, text: str, values: object) -> bool:
             nonlocal writes
             writes = not each.is_readonly
-            cursor.description = description_of(each)
             return not writes and self._is_one(sql, text)
 
         each = branch.read(trace)
@@ -613,7 +596,7 @@ class Connection:
             raise ProgrammingError("one statement at a time: executescript runs several") from None
         except apsw.SQLError:
             return False  # it may be a temporary table, and the writer will tell
-        cursor._rows = each
+        cursor._rows, cursor._described = each, columns_of(each, sql, bindings)
         self._note(sql, bindings)
         return True
 
@@ -622,7 +605,7 @@ class Connection:
 
         def trace(each: apsw.Cursor, text: str, values: object) -> bool:
             nonlocal wanting
-            cursor.description = description_of(each)
+            cursor._described = each.get_description()
             # Who has the database alone needs no ids of its own; what is prepared now may insert by triggers, too.
             wanting = [] if self._lock is not None or each.is_readonly else self._keys.wanting(branch, sql)
             return not wanting and self._is_one(sql, text)
@@ -678,7 +661,7 @@ class Connection:
         if self._lock is not None:
             return
         txid = self._txid()
-        version = int(self._ask("lock", txid=to_text(txid.encode()))["version"])
+        version = int(self._ask("lock", txid=txid.encode())["version"])
         self._lock = txid
         if version == self._snapshot[1] + self._keys.leases:
             return  # nothing else has come between

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 Row: TypeAlias = Any
 """A tuple, or what the connection's ``row_factory`` makes of it."""
+Described: TypeAlias = tuple[tuple[Any, ...], ...] | None
+"""Of each column its name and declared type, perhaps more."""
 NO_ROWS: Final[Iterator[tuple[Any, ...]]] = iter(())
+ROWS_READ: Final = type(iter([()]))
+"""An iterator of rows that have all been read."""
 
 
 class Cursor:
@@ -27,8 +31,7 @@ class Cursor:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.description: tuple[tuple[Any, ...], ...] | None = None
-        """Name and declared type of each column, and five times None; None: no rows."""
+        self._described: Described = None
         self.rowcount = -1
         """Rows changed by the last statement, or by all of an ``executemany``; -1: it was no INSERT, UPDATE or DELETE."""
         self.lastrowid: int | None = None
@@ -36,6 +39,15 @@ class Cursor:
         self.row_factory = connection.row_factory
         self._rows: Iterator[tuple[Any, ...]] = NO_ROWS
         self._closed = False
+
+    @property
+    def description(self) -> tuple[tuple[Any, ...], ...] | None:
+        """Name and declared type of each column, and five times None; None: no rows."""
+        return tuple((*column, None, None, None, None, None) for column in self._described) if self._described else None
+
+    @description.setter
+    def description(self, columns: Described) -> None:
+        self._described = columns and tuple((name, kind) for name, kind, *_ in columns)
 
     def execute(self, sql: str, parameters: Bindings = ()) -> Self:
         """Run one statement. Parameters are ``?`` with a sequence, or ``:name`` with a mapping."""
@@ -71,6 +83,9 @@ class Cursor:
 
     def fetchall(self) -> list[Row]:
         """All rows that are left."""
+        if type(self._rows) is ROWS_READ and self.row_factory is None:
+            self._check()
+            return list(self._rows)
         return list(self)
 
     def __iter__(self) -> Iterator[Row]:
@@ -109,9 +124,4 @@ class Cursor:
 
     def _begin(self) -> None:
         self._check()
-        self.description, self.rowcount, self._rows = None, -1, NO_ROWS
-
-
-def description_of(cursor: apsw.Cursor) -> tuple[tuple[Any, ...], ...] | None:
-    """What ``description`` has of SQLite's cursor."""
-    return tuple((name, kind, None, None, None, None, None) for name, kind in cursor.get_description()) or None
+        self._described, self.rowcount, self._rows = None, -1, NO_ROWS

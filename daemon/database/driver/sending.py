@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import NotCommitted, NotReachable, SerializationError, Undecided
-from ..wire import PIECE_BYTES, to_text
+from ..wire import PIECE_BYTES
 from .service import RETRY_S, Lost
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def send(connection: Connection, write: dict[str, Any], body: bytes) -> int:
     """The version that the transaction makes. When the process is lost, its next one is asked under the transaction's id."""
     if is_long := len(body) > PIECE_BYTES:
         write = {**write, "pieces": len(body)}
-    write["body"] = "" if is_long else to_text(body)
+    write["body"] = b"" if is_long else body
     deadline = time.monotonic() + connection.timeout
     again = False
     while True:
@@ -46,11 +46,11 @@ def send(connection: Connection, write: dict[str, Any], body: bytes) -> int:
         time.sleep(RETRY_S)
 
 
-def _send_pieces(connection: Connection, txid: str, body: bytes, deadline: float) -> None:
+def _send_pieces(connection: Connection, txid: bytes, body: bytes, deadline: float) -> None:
     for number, at in enumerate(range(0, len(body), PIECE_BYTES)):
         left = max(0.1, deadline - time.monotonic())
         first = {"bytes": len(body)} if number == 0 else {}
-        connection._ask("piece", seconds=left, txid=txid, number=number, body=to_text(body[at : at + PIECE_BYTES]), **first)
+        connection._ask("piece", seconds=left, txid=txid, number=number, body=body[at : at + PIECE_BYTES], **first)
 
 
 def pause(number: int) -> None:

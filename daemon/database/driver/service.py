@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
+import struct
 import time
 from typing import Any, Final
 
+from ....proto.service.database.machine import Durability
+from ....proto.service.database.messages import pack_write
 from ...client.common import SOCKET_ENV as DAEMON_ENV
 from ...client.common import program_name
 from ...jsonframes import Frame, FrameError, Frames, pack
 from ..errors import InterfaceError, NotReachable, OperationalError, error_of
-from ..wire import FRAME_MAX, SOCKET, SOCKET_ENV, VERSION, beside
+from ..wire import FRAME_MAX, SOCKET, SOCKET_ENV, VERSION, Commit, beside, pack_commit, to_text, unpack_version
 
 READ_BYTES: Final = 64 * 1024
 RETRY_S: Final = 0.1
 """Between two tries to reach the database process again."""
+TICK: Final = struct.pack("@ll", 0, 500_000)
+"""Half a second, as a ``timeval``: a call of the system that waits longer comes back, and is made again."""
 SLACK_S: Final = 5.0
 """What an answer may take beyond the time in which the process gives one."""
 
@@ -42,13 +46,15 @@ class Service:
     def __init__(self, path: str | None = None, *, timeout: float = 30.0) -> None:
         """Raises NotReachable."""
         self.path = socket_path(path)
-        self._frames = Frames(FRAME_MAX)
+        self._frames = Frames(FRAME_MAX, _version)
         self._number = 0
         self._ready: list[Frame] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             self._socket.connect(self.path)
-            self._socket.setblocking(False)
+            # Not Python's time-out, which makes two calls of the system of one.
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                self._socket.setsockopt(socket.SOL_SOCKET, option, TICK)
             self._write(pack({"hello": VERSION, "name": program_name()}), time.monotonic() + timeout)
             self.welcome = self._read(time.monotonic() + timeout)
         except OSError as error:
@@ -71,11 +77,8 @@ class Service:
     def ask(self, do: str, *, timeout: float, **arguments: Any) -> Frame:
         """The answer to a request. Raises Lost, and what the process refuses with (``errors.error_of``)."""
         self._number += 1
-        frame = {"id": self._number, "do": do, "timeout": timeout, **{k: v for k, v in arguments.items() if v is not None}}
         deadline = time.monotonic() + timeout + SLACK_S
-        self._write(pack(frame), deadline)
-        if not self._ready:
-            self._wait(deadline, writing=False)  # an answer is never there at once
+        self._write(self._packed(do, timeout, arguments), deadline)
         while True:
             answer = self._read(deadline)
             if answer.get("id") == self._number:
@@ -86,6 +89,16 @@ class Service:
             raise error_of(str(answer["error"]["code"]), str(answer["error"]["text"]))
         ok: Frame = answer["ok"]
         return ok
+
+    def _packed(self, do: str, timeout: float, arguments: dict[str, Any]) -> bytes:
+        """The frame of a request."""
+        if do == "commit" and type(arguments.get("txid")) is bytes and "pieces" not in arguments:
+            asked = arguments
+            data = pack_write(asked["txid"], asked["epoch"], asked["snapshot"], asked["reads"], asked["body"])
+            again, durability = bool(asked.get("again")), Durability(asked["durability"])
+            return pack_commit(Commit(self._number, again, durability, timeout, asked["db"], data))
+        given = {k: to_text(v) if type(v) is bytes else v for k, v in arguments.items() if v is not None}
+        return pack({"id": self._number, "do": do, "timeout": timeout, **given})
 
     def has_ended(self) -> bool:
         """The process has closed the connection, or has gone; without waiting."""
@@ -105,7 +118,7 @@ class Service:
             try:
                 view = view[self._socket.send(view) :]
             except BlockingIOError:
-                self._wait(deadline, writing=True)
+                self._check_time(deadline)
             except OSError as error:
                 raise Lost(f"the connection to the database process broke: {error.strerror or error}") from None
 
@@ -114,7 +127,7 @@ class Service:
             try:
                 data = self._socket.recv(READ_BYTES)
             except BlockingIOError:
-                self._wait(deadline, writing=False)
+                self._check_time(deadline)
                 continue
             except OSError as error:
                 raise Lost(f"the connection to the database process broke: {error.strerror or error}") from None
@@ -126,8 +139,14 @@ class Service:
                 raise Lost(f"the database process sent {error}") from None
         return self._ready.pop(0)
 
-    def _wait(self, deadline: float, *, writing: bool) -> None:
-        left = deadline - time.monotonic()
-        sockets = [self._socket]
-        if left <= 0 or not any(select.select([] if writing else sockets, sockets if writing else [], [], left)):
+    def _check_time(self, deadline: float) -> None:
+        if time.monotonic() >= deadline:
             raise Lost("the database process does not answer")
+
+
+def _version(body: bytes) -> Frame:
+    try:
+        number, version = unpack_version(body)
+    except ValueError as error:
+        raise FrameError(str(error)) from None
+    return {"id": number, "ok": {"version": version}}

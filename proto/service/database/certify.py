@@ -10,7 +10,7 @@ from typing import Final
 from ..base import Source
 from .agreement import Agreement
 from .changeset import row_hash, summary
-from .messages import Lock, Position, Segment, Write, decode_body, next_digest
+from .messages import SEGMENT_HEAD_BYTES, Lock, Position, Segment, Write, decode_body, is_one_changeset, next_digest
 from .parts import Incoming
 from .rows import Entry, Rows, Verdict
 from .scrub import Scrubbing
@@ -25,17 +25,24 @@ class Written:
 
     def __init__(self, body: bytes) -> None:
         """Raises ValueError for what is no body."""
+        self.rows: set[bytes] = set()
+        self.tables: set[bytes] = set()
+        self.changes_schema = False
+        if is_one_changeset(body):  # most are
+            self._add(body[SEGMENT_HEAD_BYTES:])
+            return
         segments = decode_body(body)
         self.changes_schema = any(kind is Segment.SQL for kind, _ in segments)
         if [i for i, (kind, _) in enumerate(segments) if kind is Segment.UNCHECKED] not in ([], [0] * self.changes_schema):
             raise ValueError("only a change of the schema does without foreign keys")
-        self.rows: set[bytes] = set()
-        self.tables: set[bytes] = set()
         for kind, data in segments:
             if kind is Segment.CHANGESET:
-                about = summary(data)
-                self.rows |= about.rows
-                self.tables.update(table_hash(table.name) for table in about.tables)
+                self._add(data)
+
+    def _add(self, changeset: bytes) -> None:
+        about = summary(changeset)
+        self.rows |= about.rows
+        self.tables.update([table_hash(table.name) for table in about.tables])
 
 
 @lru_cache(1000)

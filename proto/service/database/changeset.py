@@ -151,11 +151,8 @@ def parse(data: bytes) -> Iterator[Change]:
 
 def row_hash(table: str, key: tuple[bytes, ...]) -> bytes:
     """What a row is called in certification: of table and key, equal at all sites."""
-    hashed = blake2b(digest_size=KEY_BYTES)
-    name = table.encode()
-    for part in (name, *key):
-        hashed.update(len(part).to_bytes(4, "big") + part)
-    return hashed.digest()
+    parts = [len(part).to_bytes(4, "big") + part for part in (table.encode(), *key)]
+    return blake2b(b"".join(parts), digest_size=KEY_BYTES).digest()
 
 
 class Summary(NamedTuple):

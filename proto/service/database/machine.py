@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 from ...errors import InvariantError
 from ..base import Effect, Emit, Place, Source
 from .certify import Certifier, Shared
+from .effects import Answer, Durability, Failed, Give, Granted, Reached
 from .messages import (
     FORMAT,
     Active,
@@ -45,6 +44,7 @@ from .messages import (
     encode,
     epoch_txid,
     next_digest,
+    txid_of,
 )
 from .parts import Outgoing
 from .roll import NOTHING, Opening, Roll, Sites
@@ -53,55 +53,6 @@ from .scrub import Compared, Scrubbing, Sum, damaged
 from .window import Window
 
 OPEN_WAIT_NS: Final = 2_000_000_000
-
-
-class Durability(Enum):
-    """When a transaction's program gets the answer that it is committed."""
-
-    MEMORY = "memory"
-    MAJORITY = "majority-disk"
-    ALL = "all-disk"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer(Effect):
-    """Report to the program what became of its transaction."""
-
-    txid: Txid
-    verdict: Verdict
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Granted(Effect):
-    """The lock is this program's; nothing is committed but by it until it ends. ``version``: the last one."""
-
-    txid: Txid
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reached(Effect):
-    """A barrier: a read may begin on this version, once it is as durable as is asked."""
-
-    number: int
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Give(Effect):
-    """Send the state as it is now, rows and ``give()``, to this site."""
-
-    to: Source
-
-
-@dataclass(frozen=True, slots=True)
-class Failed(Effect):
-    """The copy here is given up; the site has to get another one."""
-
-    reason: str
-    is_damaged: bool = False
-    """What it has is not right: nothing of it may be used for another one."""
 
 
 class Given(NamedTuple):
@@ -167,10 +118,7 @@ class Machine:
 
     def durable_version(self) -> int:
         """What a sufficient set of disks has: it is in every later opening."""
-        if self.shared is None:
-            return 0
-        synced = sorted({v for s, v in self.shared.synced.items() if s in self.members}, reverse=True)
-        return next((v for v in synced if self._is_durable(v, Durability.MAJORITY)), 0)
+        return self._durable_at(Durability.MAJORITY)
 
     # ---- inputs
 
@@ -222,11 +170,18 @@ class Machine:
 
     def submit(self, write: Write, durability: Durability) -> list[Effect]:
         """Send a transaction, in parts if it is long; its Answer comes with a later input."""
-        self._answers[write.txid] = durability
+        return self._submit(write.txid, encode(write), durability)
+
+    def submit_encoded(self, data: bytes, durability: Durability) -> list[Effect]:
+        """``submit``, of what ``messages.is_write`` is true of."""
+        return self._submit(txid_of(data), data, durability)
+
+    def _submit(self, txid: Txid, data: bytes, durability: Durability) -> list[Effect]:
+        self._answers[txid] = durability
         if self.shared is None:
-            self._answer(write.txid, Verdict.UNDECIDED, 0)
-        elif len(data := encode(write)) > self.long.part_bytes:
-            self._emit_all(self.long.add(write.txid, data))
+            self._answer(txid, Verdict.UNDECIDED, 0)
+        elif len(data) > self.long.part_bytes:
+            self._emit_all(self.long.add(txid, data))
         else:
             self._effects.append(Emit(data))
         return self._take()
@@ -570,10 +525,18 @@ class Machine:
 
     def _settle(self) -> None:
         """Answer the programs whose transactions are on enough disks now."""
+        reached: dict[Durability, int] = {}
         for txid, (durability, version) in list(self._durable.items()):
-            if self._is_durable(version, durability):
+            if durability not in reached:
+                reached[durability] = self._durable_at(durability)
+            if version <= reached[durability]:
                 del self._durable[txid]
                 self._effects.append(Answer(txid, Verdict.DONE, version))
+
+    def _durable_at(self, durability: Durability) -> int:
+        """The last version that is so durable; 0: none is. What a version is on, each one before it is on as well."""
+        synced = sorted({v for s, v in self.shared.synced.items() if s in self.members}, reverse=True) if self.shared else []
+        return next((v for v in synced if self._is_durable(v, durability)), 0)
 
     # ---- locks
 

@@ -246,6 +246,8 @@ _KINDS: Final[tuple[type[Message], ...]] = (
 """A message's kind is its number here, from 1."""
 _COMMON: Final = frozenset(bytes([_KINDS.index(kind) + 1]) for kind in (Write, Synced))
 _WRITE: Final = struct.Struct("!16sQQH")
+_WRITE_FIELDS: Final = struct.Struct("!4IQQH")
+_WRITE_KIND: Final = bytes([_KINDS.index(Write) + 1])
 _PART: Final = struct.Struct("!16sIB")
 PART_HEAD_BYTES: Final = 1 + _PART.size
 """Of a ``Part``, besides its data."""
@@ -267,10 +269,7 @@ _PLAIN: Final[dict[type[Message], str]] = {
 def encode(message: Message) -> bytes:
     kind = bytes([_KINDS.index(type(message)) + 1])
     if isinstance(message, Write):
-        if len(message.reads) > READS_MAX:
-            raise ValueError(f"more than {READS_MAX} rows and tables read")
-        head = _WRITE.pack(message.txid.encode(), message.epoch, message.snapshot, len(message.reads))
-        return kind + head + b"".join(message.reads) + message.body
+        return pack_write(message.txid.encode(), message.epoch, message.snapshot, b"".join(message.reads), message.body)
     if isinstance(message, Part):
         return kind + _PART.pack(message.txid.encode(), message.number, message.is_last) + message.data
     if isinstance(message, Stand):
@@ -292,12 +291,12 @@ def encode(message: Message) -> bytes:
 
 def decode(data: bytes) -> Message | None:
     """The message of these bytes; None: they are no message."""
+    if data[:1] == _WRITE_KIND:
+        return _decode_write(data)
     if not data or not 1 <= data[0] <= len(_KINDS):
         return None
     kind, rest = _KINDS[data[0] - 1], data[1:]
     try:
-        if kind is Write:
-            return _decode_write(rest)
         if kind is Part:
             txid, number, is_last = _PART.unpack_from(rest)
             return Part(Txid.decode(txid), number, bool(is_last), rest[_PART.size :]) if is_last <= 1 else None
@@ -323,21 +322,48 @@ def decode(data: bytes) -> Message | None:
         return None
 
 
+def pack_write(txid: bytes, epoch: int, snapshot: int, reads: bytes, body: bytes) -> bytes:
+    """A ``Write``, encoded. reads: the hashes one after another. Raises ValueError."""
+    if len(reads) > READS_MAX * HASH_BYTES:
+        raise ValueError(f"more than {READS_MAX} rows and tables read")
+    return _WRITE_KIND + _WRITE.pack(txid, epoch, snapshot, len(reads) // HASH_BYTES) + reads + body
+
+
+def is_write(data: bytes) -> bool:
+    """Whether ``decode`` makes a ``Write`` of it."""
+    if data[:1] != _WRITE_KIND or len(data) < 1 + _WRITE.size:
+        return False
+    count = int.from_bytes(data[_WRITE.size - 1 : _WRITE.size + 1], "big")
+    return count <= READS_MAX and 1 + _WRITE.size + count * HASH_BYTES <= len(data)
+
+
+def txid_of(data: bytes) -> Txid:
+    """Of an encoded ``Write``."""
+    return Txid._make(_TXID.unpack_from(data, 1))
+
+
 def is_common(data: bytes) -> bool:
     """What most messages are: a WRITE or a SYNCED."""
     return data[:1] in _COMMON
 
 
-def _decode_write(rest: bytes) -> Write | None:
-    txid, epoch, snapshot, count = _WRITE.unpack_from(rest)
-    end = _WRITE.size + count * HASH_BYTES
-    if count > READS_MAX or end > len(rest):
+def _decode_write(data: bytes) -> Write | None:
+    if not is_write(data):
         return None
-    reads = tuple(rest[at : at + HASH_BYTES] for at in range(_WRITE.size, end, HASH_BYTES))
-    return Write(Txid(*_TXID.unpack(txid)), epoch, snapshot, reads, rest[end:])
+    *txid, epoch, snapshot, count = _WRITE_FIELDS.unpack_from(data, 1)
+    first = 1 + _WRITE.size
+    end = first + count * HASH_BYTES
+    reads = tuple([data[at : at + HASH_BYTES] for at in range(first, end, HASH_BYTES)]) if count else ()
+    return Write(Txid._make(txid), epoch, snapshot, reads, data[end:])
 
 
 # ---- bodies
+
+_SEGMENTS: Final = {int(segment): segment for segment in Segment}
+_CHANGESET: Final = bytes([Segment.CHANGESET])
+_UNCHECKED: Final = bytes([Segment.UNCHECKED, 0, 0, 0, 0])
+SEGMENT_HEAD_BYTES: Final = 5
+"""Before the data of a segment: its kind, and how many they are."""
 
 
 def encode_body(segments: Iterable[tuple[Segment, bytes]]) -> bytes:
@@ -354,19 +380,19 @@ def decode_body(body: bytes) -> list[tuple[Segment, bytes]]:
         kind, size = struct.unpack_from("!BI", body, at)
         if size > len(body) - at - 5:
             raise ValueError("body is cut")
-        found.append((Segment(kind), body[at + 5 : at + 5 + size]))
+        found.append((_SEGMENTS.get(kind) or Segment(kind), body[at + 5 : at + 5 + size]))
         at += 5 + size
     return found
 
 
 def is_unchecked(body: bytes) -> bool:
     """It begins with UNCHECKED."""
-    return body.startswith(bytes([Segment.UNCHECKED, 0, 0, 0, 0]))
+    return body.startswith(_UNCHECKED)
 
 
 def is_one_changeset(body: bytes) -> bool:
     """It is a changeset and nothing else."""
-    return body[:1] == bytes([Segment.CHANGESET]) and len(body) == 5 + int.from_bytes(body[1:5], "big")
+    return body[:1] == _CHANGESET and len(body) == SEGMENT_HEAD_BYTES + int.from_bytes(body[1:SEGMENT_HEAD_BYTES], "big")
 
 
 # ---- the digest of a history

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ...errors import InvariantError
 from ..base import Effect, Emit, Place, Source
 from .certify import Shared
 from .machine import OPEN_WAIT_NS, Durability, Machine
-from .messages import Close, Grant, Leave, Lock, Message, Release, Txid, Write, encode
+from .messages import Close, Grant, Leave, Lock, Message, Release, Txid, Write, decode, encode
 from .roll import Sites
 from .rows import Rows, RowsFailed, Verdict
 
@@ -73,6 +74,12 @@ class Unanimous(Machine):
             self._drafts[write.txid] = write
             self._emit(Close(write.txid, self.shared.epoch))
         return self._take()
+
+    def submit_encoded(self, data: bytes, durability: Durability) -> list[Effect]:
+        write = decode(data)
+        if not isinstance(write, Write):
+            raise InvariantError("what is submitted is no transaction")
+        return self.submit(write, durability)
 
     def grant(self) -> list[Effect]:
         """The programs that waited have had their turn."""
