@@ -247,9 +247,9 @@ class MulticastHost:
 
     def on_pairs(self) -> None:
         """The data path has news of links."""
+        news, asked = self._dp.pairs()  # taken in any case: left there it would be news in every turn
         if self.links is None:
             return
-        news, asked = self._dp.pairs()
         if self.member.machine is not None:
             for station in _numbers(asked):
                 if self.links.is_member(station) and station != self._facts.station:

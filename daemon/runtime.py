@@ -41,7 +41,7 @@ from .listening import Listener
 from .metrics import MetricsServer
 from .observe import Journal, Notifier
 from .sessions import Sessions
-from .sizing import Sizing
+from .sizing import SAID, Sizing, take_unread
 from .stopping import Phase, Stopping
 from .store import Store, StoreError
 
@@ -277,6 +277,8 @@ class Runtime:
             self._applier.apply(self._engine.poll(now, turn.status))
             if self.sizing is not None and self.sizing.serve(now, want):
                 self._clients.payload_max = self._engine.core.payload_max
+        if want & SAID and (self.sizing is None or not self.has_begun):
+            take_unread(self._dp)  # on a bus nobody sizes, nor before the first session
         if want & CLIENT:
             self._serve_clients(now)
         if self._clients.waiting:

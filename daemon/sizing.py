@@ -35,6 +35,15 @@ def said_of(dp: DataPath, link: int, count: int, hears: int, rows: list[Heard]) 
     )
 
 
+def take_unread(dp: DataPath) -> None:
+    """Take what LINKS, PROBEs and refused frames have said where nobody judges by it: left there, it is news in every turn."""
+    while dp.links_said() is not None:  # bound: links x stations
+        pass
+    dp.links_doubtful()
+    dp.links_asked()
+    dp.links_large()
+
+
 class Sizing:
     """One station's frame sizes. ``links`` is set once it exists."""
 

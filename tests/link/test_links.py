@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 from zenjun.daemon.datapath import KEY_BYTES, LINKS_MAX, Spreading, Want, guard_overhead, now_ns
+from zenjun.daemon.sizing import take_unread
 from zenjun.proto.envelope import ENCRYPTED, Envelope, Suite, What
 from zenjun.proto.links import Said
 from zenjun.proto.wire import HEADER, Kind
@@ -318,6 +319,18 @@ def test_links_is_sent_on_one_link_and_taken_if_it_is_whole(make_bench: Make) ->
     assert bench.dp.links_heard(1)[2].heard_ns and not bench.dp.links_heard(0)[2].heard_ns
     counters = bench.dp.link_counters(1)
     assert counters["rx_tag"] + counters["rx_size"] == 3 and bench.core.c.rx_frames == 0
+
+
+@isolated
+def test_what_nobody_judges_by_is_news_once(make_bench: Make) -> None:
+    """LINKS of a station of another medium, on a bus: every turn ended at once because of it."""
+    bench, _, peers = opened(make_bench, 1)
+    peers[0].send(ethernet(plain_links(Said(1, 1, 1, 5, (0, 0, 0), (0, 0, 0), (0, 0, 0)), 2)))
+    bench.until(lambda: bench.dp.link_counters(0)["rx_links"] == 1, want=Want.SAID)
+    take_unread(bench.dp)
+    until = time.monotonic() + 0.1
+    while time.monotonic() < until:
+        assert not bench.dp.turn(now_ns() + 5_000_000).want & Want.SAID
 
 
 @rule("J10")
