@@ -227,7 +227,7 @@ class Distant:
             if not self.admitted:
                 self._carry_out(self.machine.close(*key, self.machine.refused() or "this station does not take part yet"))
                 return
-            worker = self._workers[key] = Worker(self._socket)
+            worker = self._workers[key] = Worker(self._socket, self.machine.me)
             self.counters["served"] += 1
         self._soon(self._run(worker, asked, call))
 
@@ -239,6 +239,13 @@ class Distant:
             self._carry_out(self.machine.close(asked.source, asked.session, f"an error there: {type(error).__name__}"))
             return
         self._carry_out(self.machine.answer(asked.source, asked.session, asked.number, reply))
+
+    def began(self, txid: Txid) -> Source | None:
+        """The service with whose session a transaction began that is being committed here for a program of another station."""
+        if not self._workers and not self._closing:
+            return None
+        workers = (*self._workers.values(), *self._closing)
+        return next((worker.me for worker in workers if worker.committing == txid), None)
 
     def _end_worker(self, key: _Key) -> None:
         worker = self._workers.pop(key, None)
@@ -272,7 +279,7 @@ class Distant:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise NotHere("it is not decided in time")
-            if any(worker.committing == txid for worker in (*self._workers.values(), *self._closing)):
+            if self.began(txid) is not None:
                 await asyncio.sleep(LOOK_S)
                 continue
             await site.waiting.barrier(left, durable=True)

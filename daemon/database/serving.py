@@ -85,7 +85,7 @@ class Client(Program):
             raise FrameError(str(error)) from None
         site = self._process.sites.get(asked.name)
         is_usual = not asked.again and asked.name != CATALOGUE and len(asked.data) <= PART_BYTES and is_write(asked.data)
-        if site is not None and is_usual:
+        if site is not None and is_usual and self._process.distant.began(txid_of(asked.data)) is None:
             self._drop_pieces()
             told = partial(self._on_answer, asked, site, time.monotonic() + asked.seconds)
             if site.waiting.start(asked.data, asked.durability, asked.seconds, told):
@@ -215,7 +215,8 @@ class Client(Program):
             self._process.room.give(taken)
             raise
         try:
-            answer = await site.waiting.commit(write, durability, seconds, again=frame.get("again") is True)
+            again, began = frame.get("again") is True, self._process.distant.began(write.txid)
+            answer = await site.waiting.commit(write, durability, seconds, again=again, began=began)
         except NotHere as error:
             raise Refused("no-quorum", f"not committed: {error}") from None
         except Undecided as error:

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ...proto.service.base import Effect
+from ...proto.service.base import Effect, Source
+from ...proto.service.database.fate import may_send
 from ...proto.service.database.machine import Answer, Durability, Granted, Reached
 from ...proto.service.database.messages import Segment, Txid, Write, encode_body, txid_of
 from ...proto.service.database.rows import Verdict
@@ -130,8 +131,11 @@ class Waiting:
             self._started.pop(txid).told(None)
         self._looking = asyncio.get_running_loop().call_later(LATE_S, self._look_for_late) if self._started else None
 
-    async def commit(self, write: Write, durability: Durability, seconds: float, *, again: bool = False) -> Answer:
-        """What became of a transaction. again: it may have been sent before. Raises NotHere, Undecided."""
+    async def commit(
+        self, write: Write, durability: Durability, seconds: float, *, again: bool = False, began: Source | None = None
+    ) -> Answer:
+        """What became of a transaction. again: it may have been sent before. began: the service with whose session it
+        began, if its program is at another station. Raises NotHere, Undecided."""
         deadline = time.monotonic() + seconds
         sent = again
         while True:
@@ -143,6 +147,8 @@ class Waiting:
             machine = self._site.machine
             if machine is None:
                 continue
+            if began is not None and not may_send(machine, began):
+                raise Undecided("this station was cut off meanwhile")
             loop = asyncio.get_running_loop()
             future: asyncio.Future[Answer | None] = loop.create_future()
             self._answers[write.txid] = future

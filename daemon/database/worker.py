@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from ...proto.service.base import Source
 from ...proto.service.database.distance import CALL_MAX
 from ...proto.service.database.messages import Txid
 from .driver.connection import Connection
@@ -23,9 +24,9 @@ _OPTIONS: Final = ("isolation", "read", "durability")
 class Worker:
     """One session. ``run`` is called in its thread, one call after another."""
 
-    def __init__(self, socket: str) -> None:
-        """socket: of the process itself."""
-        self._socket = socket
+    def __init__(self, socket: str, me: Source) -> None:
+        """socket: of the process itself. me: the service whose session it is."""
+        self._socket, self.me = socket, me
         self._connection: Connection | None = None
         self._rows: dict[int, Iterator[Any]] = {}
         """Of cursors that have more."""

@@ -79,6 +79,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.long = SimpleNamespace(part_bytes=1000)
+        self.me = (1, 2)
         self.sent: list[m.Txid] = []
         self.at_once: list[Effect] = []
 
@@ -108,6 +109,9 @@ class Site:
         """The thread of the applier has time."""
         self.jobs = 0
         self.tasks: list[asyncio.Task[Any]] = []
+        self.sessions: dict[m.Txid, tuple[int, int]] = {}
+        """Transactions of programs at other stations, and the services with whose sessions they began."""
+        self.distant = SimpleNamespace(began=self.sessions.get)
         self.config = SimpleNamespace(
             station=SimpleNamespace(id=1), cluster=SimpleNamespace(stations=3, name="c")
         )  # fmt: skip
@@ -311,5 +315,19 @@ def test_a_program_with_too_many_under_way_is_not_read(monkeypatch: pytest.Monke
         for number in (1, 3, 4):
             site.decide(number, Verdict.UNDECIDED)
         assert not client._taskless and not client._tasks, "nobody asks"
+
+    session(test)
+
+
+@rule("Z5")
+def test_a_session_s_transaction_is_not_sent_by_another_service() -> None:
+    async def test(client: Client, site: Site, pipe: Pipe) -> None:
+        site.sessions |= {txid(1): (1, 1), txid(2): (1, 2)}
+        client.data_received(b"".join(pack_commit(commit(number)) for number in (1, 2)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert site.machine is not None and site.machine.sent == [txid(2)]
+        assert pipe.got[0]["id"] == 1 and pipe.got[0]["error"]["code"] == "undecided"
+        site.decide(2)
 
     session(test)

@@ -27,6 +27,7 @@ class Site:
         self.verdicts, self.begins, self.begin = list(verdicts), log_begin, 1
         self.counters: Counter[str] = Counter()
         self.machine = self
+        self.me = (1, 1)
         self.waiting = Waiting(self)  # type: ignore[arg-type]
 
     async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
@@ -75,3 +76,23 @@ def test_what_is_sent_once_is_refused_whatever_is_forgotten(verdict: Verdict) ->
 
 def test_what_is_committed_is_committed() -> None:
     assert Site([Verdict.UNDECIDED, Verdict.DONE], 1000).commit() is Verdict.DONE
+
+
+@rule("Z5")
+@pytest.mark.parametrize("verdicts", [[Verdict.UNDECIDED, Verdict.DONE], [Verdict.DONE]])
+def test_a_session_s_transaction_is_not_sent_by_another_service(verdicts: list[Verdict]) -> None:
+    """The station was cut off after it was sent, or before: another site may have said that it never comes."""
+    site = Site(verdicts, 1000)
+    began = site.me
+
+    def cut_off(write: m.Write, durability: Durability) -> list[Answer]:
+        site.me = (1, 2)
+        return Site.submit(site, write, durability)
+
+    if len(verdicts) == 2:
+        site.submit = cut_off  # type: ignore[method-assign]
+    else:
+        site.me = (1, 2)
+    with pytest.raises(Undecided):
+        asyncio.run(site.waiting.commit(WRITE, Durability.MEMORY, 20.0, began=began))
+    assert site.verdicts == [Verdict.DONE], "not sent as (1, 2)"

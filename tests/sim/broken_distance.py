@@ -87,7 +87,13 @@ class ForgetsSeen(Errand):
         return self.session
 
 
+def sends_on(machine: Any, began: Source) -> bool:
+    """Z5: a site that was cut off goes on with a commit of a session as another service."""
+    return True
+
+
 PARTS: dict[str, dict[str, Any]] = {
+    "SendsOn": {"may_send": sends_on},
     "AnyZones": {"distance": AnyZones},
     "LowestPrimary": {"distance": LowestPrimary},
     "ServesOn": {"distance": ServesOn},

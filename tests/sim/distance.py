@@ -3,7 +3,8 @@
 Stations in zones, of which some have the database. The group ``zenjun.db`` gives each member views and, of each sender, messages
 in their order; of a process that crashes each receiver gets some of the last ones. The database is a list of transactions in one
 order, which each site reads at its own pace. Programs run statements and commit, lose the stations where these run, and must
-learn what became of each transaction. Then everything works again, and it must come to rest.
+learn what became of each transaction. A station that is cut off comes back as another service, and goes on with what it was to
+commit. Then everything works again, and it must come to rest.
 
 ``python -m tests.sim.distance FIRST COUNT`` runs many seeds and prints those that fail.
 """
@@ -14,15 +15,15 @@ import json
 import random
 import sys
 from collections import Counter, deque
-from collections.abc import Generator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Final
 
 from zenjun.proto.service.base import Effect, Emit, Source
 from zenjun.proto.service.database.distance import Asked, Distance, Dropped, Lost, Told
 from zenjun.proto.service.database.errand import Begin, Call, Errand, Outcome, Session, SessionLost, TransactionLost
-from zenjun.proto.service.database.fate import fate
+from zenjun.proto.service.database.fate import fate, may_send
 from zenjun.proto.service.database.messages import Txid
 from zenjun.proto.service.database.zones import Zones
 
@@ -81,6 +82,8 @@ class Worker:
     snapshot: int = 0
     txid: Txid | None = None
     committing: Asked | None = None
+    entry: Entry | None = None
+    """What it commits."""
 
 
 class Site:
@@ -104,6 +107,8 @@ class Site:
         self.questions: list[tuple[Asked, dict[str, Any], int]] = []
         """What became of transactions, with the barriers that are waited for."""
         self.opens: list[tuple[Asked, int]] = []
+        self.left: list[Entry] = world.left.pop(station, [])
+        """Commits of its former service, which end with their time-outs."""
 
     @property
     def version(self) -> int:
@@ -232,6 +237,7 @@ class World:
         self.r = random.Random(plan.seed ^ 0xD157)
         self.distance_class: type[Distance] = parts.get("distance", Distance)
         self.errand_class: type[Errand] = parts.get("errand", Errand)
+        self.may_send: Callable[[Any, Source], bool] = parts.get("may_send", may_send)
         self.zones = Zones(plan.stations, plan.zones)
         self.odd_zones = Zones(plan.stations, {})
         self.sites = self.zones.sites(plan.copies)
@@ -240,6 +246,8 @@ class World:
         """On the way into the order."""
         self.live: dict[int, Site] = {}
         self.clients: Counter[int] = Counter()
+        self.left: dict[int, list[Entry]] = {}
+        """What stations that were cut off still have to commit."""
         self.barriers = 0
         self.acknowledged: dict[Txid, tuple[int, tuple[Any, ...]]] = {}
         self.denied: set[Txid] = set()
@@ -266,9 +274,13 @@ class World:
         self.view({site.me})
 
     def crash(self, station: int) -> None:
+        """The process dies, or the station is cut off, which is the same for the others; but then its commits may go on."""
         gone = self.live.pop(station)
         self.trace.append(f"crash {gone.me}")
         self.met["crash"] += 1
+        commits = [worker.entry for worker in gone.workers.values() if worker.committing and worker.entry is not None]
+        self.left[station] = gone.left + commits
+        self.met["cut"] += len(commits)
         for site in self.live.values():
             mine = [i for i, (source, data) in enumerate(site.inbox) if source == gone.me and isinstance(data, bytes)]
             for i in reversed(mine[self.r.randint(0, len(mine)) :]):  # each receiver gets the first ones
@@ -335,7 +347,8 @@ class World:
         else:
             worker.committing, worker.txid = asked, Txid.decode(bytes.fromhex(call["txid"]))
             ops = tuple(worker.ops)
-            self.pending.append(Entry(frozenset(), site.me, worker.txid, (worker.snapshot, *ops)))
+            worker.entry = Entry(frozenset(), site.me, worker.txid, (worker.snapshot, *ops))
+            self.pending.append(replace(worker.entry))
 
     def reply(self, site: Site, asked: Asked, body: dict[str, Any]) -> None:
         self.carry_out(site, site.machine.answer(asked.source, asked.session, asked.number, json.dumps(body).encode()))
@@ -355,6 +368,8 @@ class World:
             i = gone[0] if gone else i
         entry = self.pending.pop(i)
         if entry.txid is not None:
+            if any(entry.txid == e.txid for e in self.order):
+                return  # rule K4
             snapshot, *ops = entry.ops
             keys = {op[3] for op in ops}
             later = [e for e in self.order if e.txid is not None][snapshot:]
@@ -388,6 +403,10 @@ class World:
                 site.members = entry.members
                 if site.me in site.members:  # it is active from here on
                     self.carry_out(site, site.machine.announce({UUID: True}))
+                    left, site.left = site.left, []
+                    for entry in left:
+                        if self.may_send(SimpleNamespace(me=site.me), entry.source):
+                            self.pending.append(replace(entry, source=site.me))
         for each in list(site.opens):
             if site.version >= each[1]:
                 site.opens.remove(each)

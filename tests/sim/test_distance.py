@@ -32,6 +32,7 @@ CAUGHT_BY: dict[str, set[str]] = {
     "LostIsNotCommitted": {"not-committed"},
     "LostIsCommitted": {"acknowledged"},
     "ForgetsSeen": {"older"},
+    "SendsOn": {"not-committed"},
 }
 """Broken rule to the checkers that may catch it first."""
 CAUGHT_AT = {"ForgetsSeen": 1810}
@@ -78,7 +79,7 @@ def test_the_situations_are_met() -> None:
         world = World(Plan.draw(seed))
         world.run()
         met += world.met
-    for situation in ("crash", "lost", "outcome", "conflict", "committed"):
+    for situation in ("crash", "cut", "lost", "outcome", "conflict", "committed"):
         assert met[situation], met
 
 
