@@ -18,7 +18,7 @@ import apsw
 
 from ...proto.service.database.messages import BODY_MAX, DIGEST_BYTES, Position, Txid
 from ...proto.service.database.roll import NOTHING
-from ...proto.service.database.rows import Entry, RowsFailed
+from ...proto.service.database.rows import Entry, RowsDamaged, RowsFailed
 from ..durable import sync
 from . import vfs
 from .applier import WAL_BYTES_MAX, Applier
@@ -160,7 +160,8 @@ def open_copy(files: Files, uuid: bytes, kind: type[FileRows] = FileRows) -> tup
                 return rows, ""
             rows.close()
         except RowsFailed as failure:
-            if not isinstance(getattr(failure.__cause__, "__cause__", None), apsw.NotADBError | apsw.CorruptError):
+            cause = getattr(failure.__cause__, "__cause__", None)
+            if not isinstance(failure, RowsDamaged) and not isinstance(cause, apsw.NotADBError | apsw.CorruptError):
                 raise
             why = str(failure)
         files.distrust(why)  # a blank copy instead must not count as one that never had anything

@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader
 from pathlib import Path
@@ -166,3 +166,17 @@ class Changes:
             finally:
                 self._waiters.discard(waiter)
         return True
+
+
+async def together(*parts: Coroutine[Any, Any, None], first: type[Exception]) -> None:
+    """Run them until the first of them ends, and raise what ended it; an error of class *first* says more than what followed."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    errors = [e for e in ended if isinstance(e, Exception)]
+    for error in sorted(errors, key=lambda e: not isinstance(e, first)):
+        raise error

@@ -118,6 +118,8 @@ class Process:
             self.config.database.scrub_hours * 3600.0,
         )
         site.quorum = self.has_quorum
+        if name != CATALOGUE:
+            site.may_replace = lambda: self.catalogue.follows
         self.sites[name] = site
         return site
 
@@ -232,13 +234,17 @@ class Process:
     # ---- the catalogue
 
     async def _look(self) -> None:
-        """Begin with databases that the catalogue has, end with those that it has no more."""
+        """Begin with databases that the catalogue has, end with those that it has no more. The copy here may be an old one unless
+        it follows the history: then nothing is removed for it."""
         async with self._looking:
+            follows = self.catalogue.follows
             try:
                 rows = await self.catalogue.query("SELECT name, uuid, options FROM databases ORDER BY name")
             except NotHere as error:
-                self.journal.error("catalogue", str(error))
+                if not self.catalogue.is_blank:
+                    self.journal.error("catalogue", str(error))
                 return
+            follows = follows and self.catalogue.follows
             self._options = {name: json.loads(options) for name, _, options in rows}
             wanted: dict[str, bytes] = {}
             elsewhere: dict[str, Elsewhere] = {}
@@ -250,9 +256,10 @@ class Process:
                     elsewhere[name] = Elsewhere(name, uuid, self._options[name].get("mode", Site.mode), sites)
             self.elsewhere = elsewhere
             for name, site in list(self.sites.items()):
-                if name != CATALOGUE and wanted.get(name) != site.uuid:
+                if follows and name != CATALOGUE and wanted.get(name) != site.uuid:
                     await self._drop(site)
-            await asyncio.to_thread(self._clean, {self.prepared(name, uuid) for name, uuid, _ in rows})
+            if follows:
+                await asyncio.to_thread(self._clean, {self.prepared(name, uuid) for name, uuid, _ in rows})
             for name, uuid in wanted.items():
                 if name not in self.sites:
                     site = self._add(name, uuid, self._options[name])
@@ -340,7 +347,11 @@ class Process:
             options["sites"] = list(sites)
         if name in self.names():
             raise Refused("exists", f"there is a database {name!r} already")
-        count = len(await self.catalogue.query("SELECT name FROM databases"))
+        await self.catalogue.until(lambda: not self.catalogue.is_blank, seconds)
+        try:
+            count = len(await self.catalogue.query("SELECT name FROM databases"))
+        except NotHere as error:
+            raise Refused("no-quorum", f"nothing has been done: {self.catalogue.why_not()}: {error}") from None
         if count >= DATABASES_MAX:
             raise Refused("full", f"there are {count} databases, as many as there may be")
         await self._begin("INSERT INTO databases(uuid, options, name) VALUES(?, ?, ?)", name, deadline, source, options)

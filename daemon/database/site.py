@@ -29,7 +29,7 @@ from .copy import CatalogueRows, FileRows, Frozen, open_copy, rewritten
 from .doubt import Doubt, Doubts, sync_file
 from .facts import facts_of
 from .files import CATALOGUE, Files
-from .jobs import Changes, Jobs
+from .jobs import Changes, Jobs, together
 from .moving import Kind, Piece, Receiving, Sending
 from .outbox import Outbox
 from .scrubbing import Scrubs, Summing, pin
@@ -85,7 +85,9 @@ class Site:
         self._tended: Position = NOTHING
         """Of the copy here."""
         self.on_version: Callable[[], None] = lambda: None
-        """Called in the loop when the copy has another version."""
+        """Called in the loop when the copy has another version, and when it begins to follow."""
+        self.may_replace: Callable[[], bool] = lambda: True
+        """It is known that a file of another database of this name is of no use any more."""
         self.sync_seconds: float = 0.0
         """How long the last sync took."""
         self.receiving: Receiving | None = None
@@ -100,7 +102,7 @@ class Site:
         self.waiting = Waiting(self)
         self.scrubs = Scrubs(self, scrub_s)
         self._changes = Changes()
-        self._unsaid: Position = NOTHING
+        self._unsaid: tuple[Position, bool] = (NOTHING, False)
         self._said: tuple[int, int] = (0, 0)
         self._to_sync = asyncio.Event()
         self._out = Outbox()
@@ -203,9 +205,9 @@ class Site:
             groups.append(beside)
             group = await connection.join(f"{GROUP}.{self.name}", timeout=None)
             groups.append(group)
-            await self._together(
+            await together(
                 self._read(group), self._read_pieces(beside), self._out.run(connection, group, beside), self._turns(),
-                self._sync(), self._until_failed(),
+                self._sync(), self._until_failed(), first=SiteFailed,
             )  # fmt: skip
         finally:
             await self._leave(groups)
@@ -217,20 +219,6 @@ class Site:
         while not self._out.queue.empty() and time.monotonic() < deadline:
             await asyncio.sleep(TURN_S)
         raise SiteFailed(self._failure)
-
-    async def _together(self, *parts: Any) -> None:
-        """Until the first of them ends, with what ended it."""
-        tasks = [asyncio.create_task(part) for part in parts]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
-        errors = [e for e in ended if isinstance(e, Exception)]
-        # A failure of the copy says more than what followed from it.
-        for error in sorted(errors, key=lambda e: not isinstance(e, SiteFailed)):
-            raise error
 
     async def _leave(self, groups: Sequence[Group]) -> None:
         machine = self.machine
@@ -306,6 +294,9 @@ class Site:
                 self.journal.warning("damaged", damaged)
             if not self._rows.blank() and self.name != CATALOGUE and self._rows.uuid() != self.uuid:
                 self._rows.close()  # another database of this name, which was dropped while this station was away
+                if not self.may_replace():
+                    self._rows = None
+                    raise RowsFailed(f"the list of databases may be an old one: {self.files.folder} has another {self.name}")
                 self.files.remove()
                 if self._doubts is not None:  # its file is gone with the others
                     self._doubts.close()
@@ -561,9 +552,10 @@ class Site:
                 self._piece_at = time.monotonic()
         if machine.shared is not None and self.position[:2] != self._said:
             self._to_sync.set()
-        if self.position != self._unsaid:
-            self._unsaid = self.position
+        (position, followed), self._unsaid = self._unsaid, (self.position, self.follows)
+        if self.position != position:
             self._compared = (self._compared[0], time.monotonic())
+        if self.position != position or self.follows > followed:
             self.on_version()
         self._changes.tell()
 
@@ -689,7 +681,7 @@ class Site:
 
         def run() -> list[tuple[Any, ...]]:
             if self._rows is None or self._rows.blank():
-                return []
+                raise NotHere("there is no copy here")  # no rows would say that there are none
             return self._rows.query(sql)
 
         try:
