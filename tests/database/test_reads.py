@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -12,6 +13,8 @@ from zenjun.daemon.database.driver.reads import Reads
 from zenjun.daemon.database.driver.statements import Kind, kind_of
 from zenjun.proto.service.database.certify import table_hash
 from zenjun.proto.service.database.changeset import row_hash
+
+from ..rules import rule
 
 SCHEMA: Final = """
 CREATE TABLE a(id INTEGER PRIMARY KEY, b INTEGER, c TEXT);
@@ -156,6 +159,103 @@ def _change(r: random.Random, connection: apsw.Connection, read: set[bytes], ids
         for x in range(1, 7):
             if not read & {table_hash("w"), row_hash("w", (_integer(x), _text(word)))}:
                 connection.execute("INSERT OR REPLACE INTO w VALUES(?, ?, ?)", (x, word, r.randint(10, 19)))
+
+
+REFERRING: Final = """
+CREATE TABLE p(id INTEGER PRIMARY KEY, n TEXT UNIQUE NOT NULL);
+CREATE TABLE k(k TEXT PRIMARY KEY NOT NULL, v);
+CREATE TABLE w(x INTEGER, y TEXT, v, PRIMARY KEY(y, x)) WITHOUT ROWID;
+CREATE TABLE i(id INTEGER PRIMARY KEY, b INTEGER, c TEXT);
+CREATE INDEX ib ON i(b);
+CREATE UNIQUE INDEX ic ON i(c);
+CREATE TABLE ch(
+    id INTEGER PRIMARY KEY AUTOINCREMENT, p INTEGER REFERENCES p(id) ON DELETE CASCADE,
+    q TEXT REFERENCES k(k) ON UPDATE SET NULL, v
+);
+CREATE TABLE late(id INTEGER PRIMARY KEY, y TEXT, x INTEGER, FOREIGN KEY(y, x) REFERENCES w(y, x) DEFERRABLE INITIALLY DEFERRED);
+CREATE TABLE up(id INTEGER PRIMARY KEY, up INTEGER REFERENCES up(id), k TEXT REFERENCES k(k));
+CREATE TABLE lg(t);
+CREATE TRIGGER tr AFTER UPDATE ON i BEGIN INSERT INTO lg SELECT v FROM k WHERE k = new.c; END;
+"""
+KEYS: Final = {"p": "id", "k": "k", "w": "y", "i": "c", "ch": "q", "lg": "t", "late": "y", "up": "up"}
+
+
+@pytest.fixture
+def referring() -> apsw.Connection:
+    found = apsw.Connection(":memory:")
+    found.pragma("foreign_keys", True)
+    found.execute(REFERRING)
+    return found
+
+
+def _tables_read(reads: Reads, sql: str, bindings: Any) -> set[str]:
+    """Those that are read, as a whole or rows of them."""
+    hashes = {table_hash(table): table for table in KEYS}
+    found = {hashes[each] for each in reads.of(sql, bindings) if each in hashes}
+    return found | {table for table, _ in reads._find(sql, bindings).rows}
+
+
+@rule("K2")
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("INSERT INTO ch(p, q) VALUES(?, ?)", ""),
+        ("INSERT INTO late(y, x) VALUES(?, ?)", ""),
+        ("INSERT INTO up VALUES(?, ?, 'a')", ""),
+        ("UPDATE up SET up = ? WHERE id = ?", "up"),
+        ("INSERT INTO ch(p) SELECT ? WHERE ? IN (SELECT k FROM k)", "k"),
+        ("INSERT INTO ch(p) SELECT ? WHERE ? NOT IN (SELECT id FROM p)", "p"),
+        ("INSERT INTO ch(p, v) VALUES(?, ? IN (SELECT k FROM k))", "k"),
+        ("INSERT INTO late(y, x) SELECT 'a', 2 WHERE (?, ?) IN (SELECT y, x FROM w)", "w"),
+        ("UPDATE up SET k = 'b' WHERE id = ? AND ? IN (SELECT id FROM up)", "up"),
+    ],
+)
+def test_a_look_up_is_no_check_of_a_foreign_key(referring: apsw.Connection, sql: str, expected: str) -> None:
+    """Every site checks foreign keys again, but not a condition of the statement on the same table."""
+    assert _tables_read(Reads(referring), sql, ("a", "a")) == set(expected.split())
+
+
+def _statement(r: random.Random) -> str:
+    def table() -> tuple[str, str]:
+        return r.choice(list(KEYS.items()))
+
+    def value() -> str:
+        of, key = table()
+        return r.choice((
+            f"(SELECT {key} FROM {of})", f"(SELECT {key} FROM {of} WHERE {key} = ?)", "(SELECT v FROM k WHERE k = ?)",
+            "(SELECT n FROM p WHERE id = ?)", "(SELECT max(x) FROM w)", "(SELECT x FROM w WHERE y = ? AND x = ?)",
+            "(SELECT count(*) FROM i)",
+        ))  # fmt: skip
+
+    of, key = table()
+    condition = r.choice((
+        f"? IN {value()}", f"? NOT IN {value()}", f"EXISTS (SELECT 1 FROM {of} WHERE {key} = ?)",
+        f"NOT EXISTS (SELECT 1 FROM {of} WHERE {key} = ?)", f"{value()} IS ?", "(?, ?) IN (SELECT y, x FROM w)",
+    ))  # fmt: skip
+    return r.choice((
+        f"INSERT INTO ch(p, q, v) SELECT ?, ?, ? WHERE {condition}", f"UPDATE ch SET v = ? WHERE id = ? AND {condition}",
+        f"DELETE FROM p WHERE id = ? AND {condition}", f"UPDATE i SET b = b + 1 WHERE c = ? AND {condition}",
+        f"SELECT * FROM k WHERE k = ? AND {condition}", f"INSERT OR IGNORE INTO k VALUES(?, {value()})",
+        f"UPDATE k SET k = ? WHERE k = ? AND {condition}", f"INSERT INTO ch(p, q) VALUES(?, {value()})",
+        f"INSERT INTO late(y, x) SELECT ?, ? WHERE {condition}", f"UPDATE up SET up = ?, k = ? WHERE id = ? AND {condition}",
+        f"DELETE FROM w WHERE y = ? AND {condition}",
+    ))  # fmt: skip
+
+
+@rule("K2")
+def test_no_table_is_missed(referring: apsw.Connection) -> None:
+    """Random statements: each table after a FROM is read, or rows of it."""
+    r, reads = random.Random(7), Reads(referring)
+    missed = {}
+    for _ in range(3000):
+        sql = _statement(r)
+        bindings = tuple(r.choice((1, "a")) for _ in range(sql.count("?")))
+        if reads._find(sql, bindings).is_all:
+            continue
+        lacking = set(re.findall(r"FROM (\w+)", sql)) - _tables_read(reads, sql, bindings)
+        if lacking:
+            missed[sql] = lacking
+    assert not missed
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,6 @@ _POSITIONED: Final = _SCANS | frozenset(
     DeferredSeek Insert Delete IdxInsert IdxDelete RowData
     """)
 )
-_FOREIGN: Final = frozenset({"OpenRead", "NotExists", "Found", "NotFound", "Close", "NoConflict"})
 _OPENS: Final = frozenset({"OpenRead", "OpenWrite", "ReopenIdx"})
 _UNIQUE_HALTS: Final = frozenset({1555, 2067, 2579})
 """PRIMARY KEY, UNIQUE, rowid: the statement fails if the row is there."""
@@ -188,9 +187,17 @@ class Frame:
             first, number = _span(op) or (0, 0)
             for register in range(first, first + number):
                 self.writers.setdefault(register, []).append(op)
-        self.checks_foreign_keys = any(
-            op.name in ("FkCounter", "FkIfZero") or (op.name == "Halt" and op.p1 == _FOREIGN_HALT) for op in ops
-        )
+
+    def is_foreign_key(self, ops: Sequence[tuple[int, Op]]) -> bool:
+        """What a cursor does, by place, is the check of a foreign key, as SQLite makes it (fkey.c: ``fkLookupParent``): the row is
+        looked up once; what follows at once, if it is not there, is the violation, and then the cursor's end."""
+        if [op.name for _, op in ops] not in (["OpenRead", "NotExists", "Close"], ["OpenRead", "Found", "Close"]):
+            return False
+        (_, _), (look_up, op), (close, _) = ops
+        between = self.ops[look_up + 1 : close]
+        if op.name == "NotExists" and [each.name for each in between[:1]] == ["Goto"]:
+            del between[0]
+        return len(between) == 1 and (between[0].name == "FkCounter" or between[0][:2] == ("Halt", _FOREIGN_HALT))
 
     def value(self, register: int, kind: str, depth: int = 0) -> Any:
         """What a register has: a value, or a Parameter; None: not known before the statement runs."""
@@ -318,7 +325,7 @@ class Reads:
         if not is_known or table.name == "sqlite_schema" or names & _SCANS:
             found.tables.add(table.name)
             return
-        if frame.checks_foreign_keys and names <= _FOREIGN:
+        if frame.is_foreign_key(ops):
             return
         for i, op in ops:
             following = frame.ops[i + 1] if i + 1 < len(frame.ops) else op
