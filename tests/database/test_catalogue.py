@@ -73,7 +73,7 @@ async def _order(site: Site) -> AsyncIterator[None]:
 
     async def turn() -> None:
         for clock in range(1 << 33, 1 << 34):
-            _, data = await site._out.get()
+            _, data = await site._out.queue.get()
             item = Message(data, site.name, *ME, (clock, 1, 0), own=True)
             site.carry_out(await site.work(site._take, [item]))
 
