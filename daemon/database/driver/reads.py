@@ -189,8 +189,8 @@ class Frame:
                 self.writers.setdefault(register, []).append(op)
 
     def is_foreign_key(self, ops: Sequence[tuple[int, Op]]) -> bool:
-        """What a cursor does, by place, is the check of a foreign key, as SQLite makes it (fkey.c: ``fkLookupParent``): the row is
-        looked up once; what follows at once, if it is not there, is the violation, and then the cursor's end."""
+        """What a cursor does, by place, is the check of a foreign key, as SQLite makes it (fkey.c: ``fkLookupParent``): the row
+        is looked up once; what follows at once, if it is not there, is the violation, and then the cursor's end."""
         if [op.name for _, op in ops] not in (["OpenRead", "NotExists", "Close"], ["OpenRead", "Found", "Close"]):
             return False
         (_, _), (look_up, op), (close, _) = ops
