@@ -41,7 +41,7 @@ async def force_open(site: Site, seconds: float) -> None:
     if machine is None:
         raise NotHere(site.why_not())
     site.journal.warning("force", f"database {site.name}: an operator opens it: {plan_of_force(site)}")
-    site.carry_out(await site.work(machine.force))
+    await site.act(machine.force)
     if not await site.until(lambda: bool(machine.roll.active()), seconds):
         raise NotHere(site.why_not())
 

@@ -71,16 +71,46 @@ class Jobs:
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What it returns, or raises. Those who wait go on in the order of their calls."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        self._waiting.append((lambda: function(*arguments), future))
-        if self._task is None or self._task.done():
-            self._task = loop.create_task(self._run())
+        future = self._give(function, *arguments)
         self._held += 1
         try:
             return await future
         finally:
             self._held -= 1
+
+    def _give(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._waiting.append((lambda: function(*arguments), future))
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._run())
+        return future
+
+    async def run_whole(
+        self, then: Callable[[Any], None], function: Callable[..., Any], *arguments: Any, is_short: bool = False
+    ) -> None:
+        """``run``, or ``run_short``, and give *then* what it returns, even if the caller is cancelled meanwhile: for what must
+        not be done by half."""
+        if is_short and self.is_free:
+            then(self.run_now(function, *arguments))
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def ended(future: asyncio.Future[Any]) -> None:
+            self._held -= 1
+            try:
+                then(future.result())
+            except Exception as error:
+                if done.cancelled():
+                    raise
+                done.set_exception(error)
+            else:
+                if not done.cancelled():
+                    done.set_result(None)
+
+        self._held += 1
+        self._give(function, *arguments).add_done_callback(ended)  # in the order of the calls, with those whom ``run`` lets go on
+        await done
 
     async def run_short(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """``run``, for what takes less time than a change between threads: here and now, if the thread has nothing to do and all

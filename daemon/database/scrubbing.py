@@ -87,7 +87,7 @@ class Scrubs:
         if damage:
             site.journal.warning("scrub", f"database {site.name}: SQLite finds in the copy: {damage}")
             sums = complained(sums) if sums != UNREADABLE else sums
-        site.carry_out(await site.work(machine.on_sum, summing.number, sums))
+        await site.act(machine.on_sum, summing.number, sums)
 
     def on_compared(self, compared: Compared) -> None:
         """All active sites have said what they have."""
@@ -122,7 +122,7 @@ class Scrubs:
         number = secrets.randbits(63)
         future: asyncio.Future[Compared] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
-        site.carry_out(await site.work(machine.scrub, number))
+        await site.act(machine.scrub, number)
         try:
             compared = await asyncio.wait_for(future, max(0.01, deadline - time.monotonic()))
         except TimeoutError:
@@ -147,4 +147,4 @@ class Scrubs:
             return
         if machine.me == min(shared.active, default=None):
             self._due = time.monotonic() + self._every_s
-            self._site.carry_out(await self._site.work(machine.scrub, secrets.randbits(63)))
+            await self._site.act(machine.scrub, secrets.randbits(63))

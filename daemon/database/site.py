@@ -259,16 +259,16 @@ class Site:
         return self._jobs.is_free
 
     def work_now(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """``work_short``, here and now."""
+        """Run something that takes no time and no disk, here and now."""
         return self._jobs.run_now(function, *arguments)
-
-    async def work_short(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """``work``, for what takes no time and no disk."""
-        return await self._jobs.run_short(function, *arguments)
 
     async def work(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run something in the thread that has the copy, after what it was given before."""
         return await self._jobs.run(function, *arguments)
+
+    async def act(self, function: Callable[..., Sequence[Effect]], *arguments: Any, is_short: bool = False) -> None:
+        """An input of the machine, and what it wants then: both, whether or not the caller is still there afterwards."""
+        await self._jobs.run_whole(self.carry_out, function, *arguments, is_short=is_short)
 
     def _is_short(self, items: Sequence[Message | View]) -> bool:
         """These change some rows at most: nobody has the database alone, and may change the schema."""
@@ -464,8 +464,7 @@ class Site:
                 if at:
                     await asyncio.sleep(0)  # what is done here and now must not keep others waiting
                 batch = items[at : at + BATCH_MAX]
-                run = self._jobs.run_short if self._is_short(batch) else self._jobs.run
-                self.carry_out(await run(self._take, batch))
+                await self.act(self._take, batch, is_short=self._is_short(batch))
                 if self._pieces:
                     await self._pump()
 
@@ -496,7 +495,7 @@ class Site:
                 if wanted is None or piece.place < wanted:
                     continue
                 self._piece_at = time.monotonic()
-                self.carry_out(await self.work(self._take_piece, piece))
+                await self.act(self._take_piece, piece)
                 answer = self.receiving.answer if self.receiving is not None else b""
                 self._out.put_beside(Piece(Kind.ACK, piece.to, piece.place, piece.number, answer).encode())
 
@@ -596,15 +595,15 @@ class Site:
             now = time.monotonic_ns()
             due = machine.next_deadline_ns()
             if due is not None and due <= now:
-                self.carry_out(await self.work(machine.on_timer, now))
+                await self.act(machine.on_timer, now)
             if machine.wanted_from is not None:
                 late = time.monotonic() - self._piece_at > STALLED_S
                 if late or machine.kept_bytes > KEPT_BYTES_MAX:
                     self._piece_at = time.monotonic()
-                    self.carry_out(await self.work(machine.ask_again))
+                    await self.act(machine.ask_again)
             if (rows := self._rows) is not None and self.position != self._tended and rows.has_grown():
                 self._tended = self.position  # a WAL that has been long stays so; there is nothing to do without commits
-                self.carry_out(await self.work(self._tend))
+                await self.act(self._tend)
             await self.turn(machine)
             await self._compare(machine)
             await self.scrubs.turn(machine)
@@ -621,7 +620,7 @@ class Site:
         ahead = self.position.version - version
         if ahead >= CHECK_VERSIONS or (ahead and time.monotonic() - since > CHECK_S):
             self._compared = (self.position.version, time.monotonic())
-            self.carry_out(await self.work(machine.compare))
+            await self.act(machine.compare)
 
     async def _sync(self) -> None:
         """Bring commits to the disk, those that have come meanwhile at once, and say so."""
@@ -637,11 +636,11 @@ class Site:
             except OSError as error:
                 machine = self.machine
                 if machine is not None:
-                    self.carry_out(await self.work(machine.fail, f"{rows.wal}: {error.strerror}"))
+                    await self.act(machine.fail, f"{rows.wal}: {error.strerror}")
                 continue
             self.sync_seconds = time.monotonic() - began
             if rows is self._rows:
-                self.carry_out(await self.work_short(self._say_synced, position))
+                await self.act(self._say_synced, position, is_short=True)
 
     # ---- for programs
 

@@ -54,13 +54,13 @@ class UnanimousSite(Site):
 
     async def _grant(self) -> None:
         if isinstance(self.machine, Unanimous) and self.machine.owes_grant:
-            self.carry_out(await self.work(self.machine.grant))
+            await self.act(self.machine.grant)
 
     async def turn(self, machine: Machine) -> None:
         """A station that has lost its quorum serves no reads, before the group knows."""
         quorum = self.quorum()
         if isinstance(machine, Unanimous) and machine.quorum != quorum:
-            self.carry_out(await self.work(machine.on_quorum, quorum))
+            await self.act(machine.on_quorum, quorum)
         if not isinstance(machine, Unanimous) or not machine.owes_grant:
             self._owes_since = None
         elif self._owes_since is None:

@@ -111,7 +111,7 @@ class Waiting:
         try:
             while self._unsent:
                 unsent, self._unsent = self._unsent, []
-                self._site.carry_out(await self._site.work(self._submit, unsent))
+                await self._site.act(self._submit, unsent)
         finally:
             self._is_sending = False
 
@@ -152,7 +152,7 @@ class Waiting:
             loop = asyncio.get_running_loop()
             future: asyncio.Future[Answer | None] = loop.create_future()
             self._answers[write.txid] = future
-            self._site.carry_out(await self._site.work_short(machine.submit, write, durability))
+            await self._site.act(machine.submit, write, durability, is_short=True)
             # A bare timer: wait_for takes as long as a tenth of the transaction.
             timer = loop.call_later(max(0.01, deadline - time.monotonic()), _settle, future, None)
             try:
@@ -203,13 +203,18 @@ class Waiting:
             raise NotHere(self._site.why_not())
         future: asyncio.Future[Granted] = asyncio.get_running_loop().create_future()
         self._grants[txid] = future
-        self._site.carry_out(await self._site.work(self._site.machine.lock, txid))
         try:
-            return (await asyncio.wait_for(future, max(0.01, deadline - time.monotonic()))).version
-        except TimeoutError:
+            await self._site.act(self._site.machine.lock, txid)
+            await asyncio.wait([future], timeout=max(0.01, deadline - time.monotonic()))  # wait_for may swallow a cancellation
+        except asyncio.CancelledError:  # the program has gone, perhaps in the moment in which it got the lock
+            self._grants.pop(txid, None)
+            self.end_lock(txid)
+            raise
+        if not future.done():
             self._grants.pop(txid, None)
             await self.unlock(txid)
-            raise NotHere("another program has the database alone") from None
+            raise NotHere("another program has the database alone")
+        return future.result().version
 
     def _on_granted(self, granted: Granted) -> None:
         future = self._grants.pop(granted.txid, None)
@@ -229,7 +234,7 @@ class Waiting:
         if (handle := self._ends.pop(txid, None)) is not None:
             handle.cancel()
         if self._site.machine is not None and self._site.follows:
-            self._site.carry_out(await self._site.work(self._site.machine.unlock, txid))
+            await self._site.act(self._site.machine.unlock, txid)
 
     async def barrier(self, seconds: float, *, durable: bool) -> int:
         """Wait until all is here that was committed before; returns the version. Raises NotHere."""
@@ -239,7 +244,7 @@ class Waiting:
         self._numbers += 1
         future: asyncio.Future[Reached] = asyncio.get_running_loop().create_future()
         self._reads[self._numbers] = future
-        self._site.carry_out(await self._site.work_short(self._site.machine.barrier, self._numbers))
+        await self._site.act(self._site.machine.barrier, self._numbers, is_short=True)
         try:
             version = (await asyncio.wait_for(future, max(0.01, deadline - time.monotonic()))).version
         except TimeoutError:

@@ -128,8 +128,8 @@ class Site:
         await self.works.wait()
         return function(*arguments)
 
-    async def work_short(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return function(*arguments)
+    async def act(self, function: Callable[..., Any], *arguments: Any, is_short: bool = False) -> None:
+        self.carry_out(function(*arguments) if is_short else await self.work(function, *arguments))
 
     def soon(self, what: Any) -> None:
         self.tasks.append(asyncio.create_task(what))

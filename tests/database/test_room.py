@@ -53,12 +53,13 @@ class Station:
         self.is_late = False
         self.closed = False
         self.waiting = SimpleNamespace(commit=self.commit)
+        self.distant = SimpleNamespace(began=lambda txid: None)
         self.name = "shop"
 
     def site(self, name: str) -> Any:
         return self
 
-    async def commit(self, write: Any, durability: Any, seconds: float, *, again: bool) -> Any:
+    async def commit(self, write: Any, durability: Any, seconds: float, *, again: bool, began: Any) -> Any:
         self.sent.add(write.txid)
         if self.is_late:
             raise Undecided("late")

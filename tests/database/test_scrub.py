@@ -153,14 +153,12 @@ def said(summing: Summing) -> list[bytes]:
     """What a site sends for this copy."""
     sent: list[bytes] = []
 
-    async def work(function: Any, *arguments: Any) -> Any:
-        return function(*arguments)
+    async def act(function: Any, *arguments: Any) -> None:
+        function(*arguments)
 
     machine: Any = SimpleNamespace(on_sum=lambda number, sums: sent.append(sums))
     journal = SimpleNamespace(warning=lambda *words, **facts: None)
-    site: Any = SimpleNamespace(
-        machine=machine, journal=journal, name="shop", work=work, carry_out=lambda effects: None, position=NOTHING
-    )
+    site: Any = SimpleNamespace(machine=machine, journal=journal, name="shop", act=act, position=NOTHING)
     asyncio.run(Scrubs(site, 0.0).run(summing, machine))
     return sent
 

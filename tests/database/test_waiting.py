@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, cast
 
 import pytest
+from zenjun.daemon.database.jobs import Jobs
 from zenjun.daemon.database.waiting import Undecided, Waiting
+from zenjun.proto.service.base import Effect, Emit
 from zenjun.proto.service.database import messages as m
-from zenjun.proto.service.database.machine import Answer, Durability
+from zenjun.proto.service.database.certify import Shared
+from zenjun.proto.service.database.machine import Answer, Durability, Granted, Machine
+from zenjun.proto.service.database.roll import Sites
 from zenjun.proto.service.database.rows import Verdict
+from zenjun.proto.service.database.window import Window
 
 from ..rules import rule
 
@@ -26,7 +32,7 @@ class Site:
     def __init__(self, verdicts: Sequence[Verdict], log_begin: int) -> None:
         self.verdicts, self.begins, self.begin = list(verdicts), log_begin, 1
         self.counters: Counter[str] = Counter()
-        self.machine = self
+        self.machine: Any = self
         self.me = (1, 1)
         self.waiting = Waiting(self)  # type: ignore[arg-type]
 
@@ -36,7 +42,8 @@ class Site:
     async def work(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
 
-    work_short = work
+    async def act(self, function: Callable[..., Sequence[Answer]], *arguments: Any, is_short: bool = False) -> None:
+        self.carry_out(function(*arguments))
 
     def submit(self, write: m.Write, durability: Durability) -> list[Answer]:
         verdict = self.verdicts.pop(0)
@@ -96,3 +103,71 @@ def test_a_session_s_transaction_is_not_sent_by_another_service(verdicts: list[V
     with pytest.raises(Undecided):
         asyncio.run(site.waiting.commit(WRITE, Durability.MEMORY, 20.0, began=began))
     assert site.verdicts == [Verdict.DONE], "not sent as (1, 2)"
+
+
+class Applying(Site):
+    """One whose thread is at work when programs go; the machine is the real one."""
+
+    def __init__(self) -> None:
+        super().__init__([], 1)
+        self.machine: Any = Machine((1, 1), Sites(frozenset({1})), cast(Any, None))
+        self.machine.shared = Shared(1, {(1, 1)}, Window(0), 0, 0)
+        self.jobs, self.sent, self.tasks, self.follows = Jobs("test"), list[m.Message | None](), list[asyncio.Task[Any]](), True
+
+    async def act(self, function: Callable[..., Sequence[Effect]], *arguments: Any, is_short: bool = False) -> None:
+        await self.jobs.run_whole(self.carry_out, function, *arguments, is_short=is_short)
+
+    def carry_out(self, effects: Sequence[Effect]) -> None:
+        self.sent += [m.decode(effect.data) for effect in effects if isinstance(effect, Emit)]
+
+    def soon(self, what: Any) -> None:
+        self.tasks.append(asyncio.create_task(what))
+
+    async def gone_meanwhile(self, request: Coroutine[Any, Any, Any]) -> None:
+        """The program goes when its request has come to the thread, which has something to do before it."""
+        gate = threading.Event()
+        before = asyncio.create_task(self.jobs.run(gate.wait, 20))
+        await asyncio.sleep(0)
+        task = asyncio.create_task(request)
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        gate.set()
+        assert await before
+        await self.jobs.run(int)
+        await asyncio.gather(*self.tasks)
+        assert task.cancelled()
+
+
+def test_a_program_that_goes_leaves_nothing_by_half() -> None:
+    """Its lock ends for all stations; its long transaction is sent, and the next one does not wait for it for ever."""
+
+    async def run() -> None:
+        site, one = Applying(), m.Txid(1, 1, 1, 1)
+        await site.gone_meanwhile(site.waiting.unlock(one))
+        assert site.sent == [m.Release(one)]
+        await site.gone_meanwhile(site.waiting.lock(one, 20.0))
+        assert site.sent[1:] == [m.Lock(one, 1), m.Release(one)]
+        await site.gone_meanwhile(site.waiting.commit(WRITE._replace(body=bytes(1 << 20)), Durability.MEMORY, 20.0))
+        parts = site.sent[3:]
+        assert [(part.txid, part.number) for part in parts if isinstance(part, m.Part)] == [(WRITE.txid, n) for n in range(4)]
+        site.jobs.close()
+
+    asyncio.run(run())
+
+
+def test_a_lock_that_comes_when_its_program_goes_is_given_back() -> None:
+    async def run() -> None:
+        site, one = Applying(), m.Txid(1, 1, 1, 1)
+        task = asyncio.create_task(site.waiting.lock(one, 20.0))
+        while not site.sent:
+            await asyncio.sleep(0.001)
+        site.waiting.on_effect(Granted(one, 7))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(*site.tasks)
+        await site.jobs.run(int)
+        assert task.cancelled() and site.sent == [m.Lock(one, 1), m.Release(one)] and not site.waiting._ends
+        site.jobs.close()
+
+    asyncio.run(run())
