@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import sys
 from pathlib import Path
@@ -109,6 +110,14 @@ def socket_path(path: str | os.PathLike[str] | None) -> str:
 
 def program_name() -> str:
     return Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+
+
+def ready(sock: socket.socket, seconds: float | None, *, writing: bool = False) -> bool:
+    """Wait until there is something to read, or room to write; False: not in this time (None: for ever). Not by select(), which
+    fails for descriptors from 1,024 on."""
+    poll = select.poll()
+    poll.register(sock, select.POLLOUT if writing else select.POLLIN)
+    return bool(poll.poll(None if seconds is None else max(0.0, seconds) * 1000))
 
 
 def open_socket(path: str) -> socket.socket:

@@ -121,7 +121,8 @@ def begin(conf: Conf, values: Map, station: int, token_ms: int, consensus_ms: in
     for name, number in numbers.items():
         values.put(f"runtime.votequorum.{name}", U32.pack(number))
     values.put("runtime.votequorum.two_node", U8.pack(int(quorum.two_node)))
-    values.put("runtime.votequorum.wait_for_all_status", U8.pack(int(quorum.waits_for_all)))
+    if quorum.waits_for_all:
+        values.put("runtime.votequorum.wait_for_all_status", U8.pack(1))
     values.put("runtime.config.totem.token", U32.pack(token_ms))
     values.put("runtime.config.totem.consensus", U32.pack(consensus_ms))
     for number, name in enumerate(("cmap", "cfg", "cpg", "quorum", "votequorum")):

@@ -347,7 +347,10 @@ class Process:
         """What programs ask, a batch of each, and what the order brings."""
         if self.stopped.done():
             return
-        for item in self.server.turn():
+        items = self.server.turn()
+        if not items and not self.held:
+            return  # only messages have passed, or nothing
+        for item in items:
             if self.stopped.done():
                 return
             match item:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import Any
 from ...proto.service.directory.entries import NOWHERE, Entry, Place
 from ...proto.service.directory.operations import Operation
 from ..client.base import Patience
-from ..client.common import TIMEOUT_S, program_name
+from ..client.common import TIMEOUT_S, program_name, ready
 from ..client.errors import ClientError, ConnectionClosed, NotReachable, Timeout
 from ..client.ticket import Ticket
 from ..directory.wire import Frame
@@ -194,7 +193,7 @@ class SyncDirectory:
 
     def poll(self) -> None:
         """Take what has come, without waiting: events of leases. Raises ConnectionClosed."""
-        while self._protocol.ended is None and select.select([self._socket], [], [], 0)[0]:
+        while self._protocol.ended is None and ready(self._socket, 0.0):
             self._receive()
         if self._protocol.ended is not None:
             raise self._protocol.ended
@@ -235,7 +234,7 @@ class SyncDirectory:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return False
-                if select.select([self._socket], [], [], left)[0]:
+                if ready(self._socket, left):
                     self._receive()
             if data := protocol.take():
                 self._send(data)

@@ -3,6 +3,7 @@
     python -m tests.e2e.pacemaker_bench STACK[,STACK…] RUNS WHAT…
 
 STACK: ``zenjun``, ``zenjun:PRIORITY`` with zenjund's real-time priority (corosync and the stand-in have one in any case),
+``zenjun@MS`` with the times of ``zenjun corosync config --stop-time MS``,
 ``corosync``, or ``corosync:TOKEN`` with a token of so many milliseconds; several take turns, each with a cluster that is up all
 the time. WHAT: ``other`` (SIGKILL of a whole node that is not the one that decides), ``dc`` (of the one that decides), ``two``
 (of one of two nodes, with two_node), ``cut`` (the node with the resource is cut off: when it stops it, when the others start it,
@@ -18,15 +19,20 @@ import sys
 import time
 from typing import Any, Final
 
-from zenjun.tools.cli.corosync import TIMES
+from zenjun.tools.cli.corosync import STOP_MS, times
 
 from .pacemaker_common import Cluster, Stack, failover_s, pacemakers, wait_for
 
 REST_S: Final = 1.0
-OPTIONS: Final[dict[str, Any]] = {
-    name.strip(): int(value) for name, equals, value in (line.partition("=") for line in TIMES) if equals and "#" not in name
-}
-"""Of zenjund at three nodes: as `zenjun corosync config` has them."""
+
+
+def options_of(stop_ms: int) -> dict[str, Any]:
+    """Of zenjund at three nodes: as `zenjun corosync config --stop-time` has them."""
+    lines = (line.partition("=") for line in times(stop_ms))
+    return {name.strip(): int(value) for name, equals, value in lines if equals}
+
+
+OPTIONS: Final = options_of(STOP_MS)
 
 
 def killed(up: Cluster, what: str) -> float:
@@ -65,9 +71,10 @@ def cut(up: Cluster) -> tuple[float, float, float]:
 
 def one(name: str, nodes: int) -> contextlib.AbstractContextManager[Cluster]:
     """A cluster of so many nodes on this stack."""
-    kind, _, number = name.partition(":")
+    named, _, stop_ms = name.partition("@")
+    kind, _, number = named.partition(":")
     stack: Stack = "zenjun" if kind == "zenjun" else "corosync"
-    options = OPTIONS if nodes > 2 else {}
+    options = options_of(int(stop_ms or STOP_MS)) if nodes > 2 else {}
     quorum = "two_node: 1" if nodes == 2 else ""
     if stack == "corosync":
         return pacemakers(nodes, stack, quorum=quorum, totem=f"token: {number}" if number else "")

@@ -62,6 +62,7 @@ int32_t qb_ipcs_run(void *service);
 void qb_ipcs_poll_handlers_set(void *service, struct ipc_polls *polls);
 ssize_t qb_ipcs_response_send(void *c, const void *data, size_t size);
 ssize_t qb_ipcs_event_send(void *c, const void *data, size_t size);
+ssize_t qb_ipcs_event_sendv(void *c, const struct iovec *parts, size_t count);
 void qb_ipcs_disconnect(void *c);
 int32_t qb_ipcs_service_id_get(void *c);
 void qb_ipcs_context_set(void *c, void *context);
@@ -111,6 +112,18 @@ ssize_t qb_ipcs_event_send(void *c, const void *data, size_t size)
         return -EAGAIN;
     delivered_size = (uint32_t)(size < sizeof delivered ? size : sizeof delivered);
     memcpy(delivered, data, delivered_size);
+    return (ssize_t)size;
+}
+
+ssize_t qb_ipcs_event_sendv(void *c, const struct iovec *parts, size_t count)
+{
+    size_t size = 0;
+    if (((struct program *)c)->slow)
+        return -EAGAIN;
+    for (size_t k = 0; k < count; size += parts[k++].iov_len)
+        if (size + parts[k].iov_len <= sizeof delivered)
+            memcpy(delivered + size, parts[k].iov_base, parts[k].iov_len);
+    delivered_size = (uint32_t)(size < sizeof delivered ? size : sizeof delivered);
     return (ssize_t)size;
 }
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 import pytest
 from zenjun.proto.effects import Blocked, Changed
+from zenjun.tools.cli.corosync import STOP_MS, times
 
 from ..rules import rule
 from ..virtual.engines import Node, opened
@@ -26,11 +28,13 @@ def lost_quorum(node: Node) -> bool:
     return any(not report.quorum for report in node.reported(Blocked))
 
 
-def margin_ms(seed: int, rules: frozenset[str] = NOTHING, late_ms: int = 1, stations: int = 3) -> int:
+def margin_ms(
+    seed: int, rules: frozenset[str] = NOTHING, late_ms: int = 1, stations: int = 3, options: Mapping[str, int] = TIMES
+) -> int:
     """Station 1 is cut off at any moment: milliseconds from its report to the first instance without it. late_ms: it runs only
     once in this time."""
     rng = random.Random(seed)
-    cluster = opened(stations, rules=rules, **TIMES)
+    cluster = opened(stations, rules=rules, **options)
     for _ in range(rng.randrange(4)):
         cluster.send(rng.randrange(stations), b"x")
         cluster.run(rng.randrange(200) * MS)
@@ -55,6 +59,17 @@ def test_a_station_that_is_cut_off_says_so_first(stations: int) -> None:
     """By what the times promise, less one millisecond, which is how closely this looks."""
     margins = [margin_ms(seed, stations=stations) for seed in range(10)]
     assert min(margins) >= BOUND_MS - 1, margins
+
+
+@rule("M11")
+@pytest.mark.parametrize("stop_ms", [STOP_MS, 2500])
+def test_the_time_to_stop_that_a_configuration_promises(stop_ms: int) -> None:
+    """``zenjun corosync config --stop-time``: whatever takes no longer has ended before anybody hears that the node has left."""
+    lines = (line.partition(" = ") for line in times(stop_ms))
+    options = {name.replace("_ms", "_ns"): int(value) * MS for name, equals, value in lines if equals}
+    margins = [margin_ms(seed, options=options) for seed in range(4)]
+    assert min(margins) >= stop_ms - 1, margins
+    assert max(margins) <= stop_ms + options["heartbeat_ns"] // MS + 50, "and a failover takes no longer than that"
 
 
 @rule("M11")

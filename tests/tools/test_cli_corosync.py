@@ -85,3 +85,16 @@ def test_the_configuration_that_goes_with_it_is_one(tmp_path: Path) -> None:
     done = run(tmp_path, "config", "--corosync-conf", str(tmp_path / "corosync.conf"))
     assert done.returncode == 0
     assert "stations = 3\n" in done.stdout
+
+
+def test_the_time_that_a_node_has_to_stop(tmp_path: Path) -> None:
+    """Only with three nodes and more, where a majority goes on."""
+    node = "  node {\n    ring0_addr: 10.0.0.9\n    nodeid: %d\n  }\n"
+    (tmp_path / "corosync.conf").write_text(COROSYNC.rstrip()[:-1] + node % 2 + node % 3 + "}\n")
+    conf = ["config", "--corosync-conf", str(tmp_path / "corosync.conf")]
+    assert "fail_timeout_ms = 400\n" in run(tmp_path, *conf).stdout
+    (tmp_path / "z.toml").write_text(run(tmp_path, *conf, "--stop-time", "2500").stdout.replace("id = 0", "id = 1") + "\n")
+    cluster = options.load(tmp_path / "z.toml").cluster
+    assert (cluster.fail_timeout_ms, cluster.quorum_timeout_ms) == (2700, 150)
+    wrong = run(tmp_path, *conf, "--stop-time", "100")
+    assert wrong.returncode == 2 and "200<=x<=60000" in wrong.stderr

@@ -54,13 +54,25 @@ RestrictNamespaces=yes
 LockPersonality=yes
 """
 """What makes corosync.service start the stand-in. Shared memory and the network namespace stay the host's: libqb uses both."""
-TIMES: Final = (
-    '# A node that is cut off has stopped its resources before the others start them (docs/corosync.md, "Cut off").',
-    "heartbeat_ms = 40",
-    "fail_timeout_ms = 400",
-    "quorum_timeout_ms = 150",
-)
-"""For three nodes and more. Two have no majority that would go on: each is alone at once."""
+HEARTBEAT_MS, QUORUM_TIMEOUT_MS, PROBE_MS = 40, 150, 10
+STOP_MS: Final = 200
+"""By how much a node that is cut off is ahead of the others, if nothing else is said: what it takes longer for, not what a stop
+takes. Then a node that dies is given up after 400 ms."""
+STOP_MS_MAX: Final = 60_000
+
+
+def times(stop_ms: int) -> tuple[str, ...]:
+    """Lines for three nodes and more: the programs of a node that is cut off hear of it this long before the others are told that
+    it has left (rule M11). Two nodes have no majority that would go on: each is alone at once."""
+    return (
+        f"# A node that is cut off has {stop_ms} ms to stop its resources before the others start them (docs/corosync.md).",
+        f"heartbeat_ms = {HEARTBEAT_MS}",
+        f"fail_timeout_ms = {QUORUM_TIMEOUT_MS + HEARTBEAT_MS + PROBE_MS + stop_ms}",
+        f"quorum_timeout_ms = {QUORUM_TIMEOUT_MS}",
+        f"probe_interval_ms = {PROBE_MS}",
+    )
+
+
 folder_option = click.option(
     "--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True, help="Where the drop-in for the service is."
 )
@@ -231,29 +243,39 @@ def check_(file: Path | None, conf_path: Path | None) -> int:
 
 @corosync.command("config", epilog=CODES)
 @conf_option
-def config_(conf_path: Path | None) -> None:
+@click.option(
+    "--stop-time",
+    "stop_ms",
+    metavar="MS",
+    type=click.IntRange(STOP_MS, STOP_MS_MAX),
+    default=STOP_MS,
+    show_default=True,
+    help="How long a node that is cut off has to stop its resources before the others start them. Every failover waits for it.",
+)
+def config_(conf_path: Path | None, stop_ms: int) -> None:
     """Print the zenjund.toml that goes with corosync.conf, for this machine.
 
     \b
-    Example:
+    Examples:
       zenjun corosync config > zenjund.toml
+      zenjun corosync config --stop-time 2500     no fencing: time for Pacemaker to stop
     """
     try:
         conf = load(conf_path or path_of(dict(os.environ)))
     except options.ConfigError as error:
         raise Failure(str(error), command="corosync config") from None
-    click.echo(configuration(conf, _interfaces()))
+    click.echo(configuration(conf, _interfaces(), stop_ms))
 
 
-def configuration(conf: Conf, interfaces: dict[str, str]) -> str:
-    """The text. interfaces: name by address."""
+def configuration(conf: Conf, interfaces: dict[str, str], stop_ms: int = STOP_MS) -> str:
+    """The text. interfaces: name by address. stop_ms: as ``times``."""
     here = next((node for node in conf.nodes if node.address in interfaces), None)
     lines = [
         "[cluster]",
         f"name = {json.dumps(conf.get('totem', 'cluster_name') or 'corosync')}",
         f"stations = {max(node.station for node in conf.nodes)}",
         f"# message_max: at least {MESSAGE_BYTES}; the default is larger",
-        *(TIMES if len(conf.nodes) > 2 else []),
+        *(times(stop_ms) if len(conf.nodes) > 2 else []),
         "",
         "[station]",
         "# realtime_priority = 1: zenjund does not wait for busy programs either, as corosync; needs a drop-in (docs/service.md)",

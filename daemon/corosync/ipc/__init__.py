@@ -163,6 +163,8 @@ class Server:
         """Serve what is ready, at most a batch of each connection; what has come in, in its order. Of the connection to zenjund
         there is one item at most, the last one."""
         count = _lib.ipc_turn(self._server)
+        if not count:
+            return []
         items, data = _lib.ipc_items(self._server), _lib.ipc_bytes(self._server)
         said = _lib.IPC_SAID
         found: list[Item] = []

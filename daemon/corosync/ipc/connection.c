@@ -152,40 +152,47 @@ int ipc_answer(struct ipc *s, uint32_t connection, const void *data, uint32_t si
 
 static bool has_no_room(ssize_t sent) { return sent == -EAGAIN || sent == -ENOBUFS || sent == -ETIMEDOUT; }
 
-static int keep(struct ipc *s, struct ipc_connection *k, const void *data, uint32_t size) {
+static int keep(struct ipc *s, struct ipc_connection *k, const struct iovec parts[2]) {
+    size_t size = parts[0].iov_len + parts[1].iov_len;
     if (k->waiting_bytes + size > s->queue_bytes_max)
         return -ENOSPC;
     struct ipc_waiting *w = malloc(sizeof *w + size);
     if (!w)
         return -ENOMEM;
-    w->next = NULL, w->size = size;
-    memcpy(w->data, data, size);
+    w->next = NULL, w->size = (uint32_t)size;
+    memcpy(w->data, parts[0].iov_base, parts[0].iov_len);
+    if (parts[1].iov_len)
+        memcpy(w->data + parts[0].iov_len, parts[1].iov_base, parts[1].iov_len);
     *k->last = w, k->last = &w->next;
     k->waiting_bytes += size;
     ipc_alarm(s);
     return 0;
 }
 
-static void event_to(struct ipc *s, struct ipc_connection *k, const void *data, uint32_t size) {
+static void event_to(struct ipc *s, struct ipc_connection *k, const struct iovec parts[2]) {
     if (!k->first) {
-        ssize_t sent = s->qb.event(k->c, data, size);
-        if (sent == (ssize_t)size)
+        ssize_t sent = s->qb.event_of(k->c, parts, parts[1].iov_len ? 2 : 1);
+        if (sent == (ssize_t)(parts[0].iov_len + parts[1].iov_len))
             return;
         if (!has_no_room(sent)) {
             end(s, k, IPC_BY_PROGRAM);
             return;
         }
     }
-    if (keep(s, k, data, size))
+    if (keep(s, k, parts))
         end(s, k, IPC_QUEUE);
 }
 
-void ipc_event(struct ipc *s, const uint32_t *connections, int count, const void *data, uint32_t size) {
+void ipc_event_of(struct ipc *s, const uint32_t *connections, int count, const struct iovec parts[2]) {
     for (int at = 0; at < count; at++) {
         struct ipc_connection *k = ipc_connection_find(s, connections[at]);
         if (k && !k->ending)
-            event_to(s, k, data, size);
+            event_to(s, k, parts);
     }
+}
+
+void ipc_event(struct ipc *s, const uint32_t *connections, int count, const void *data, uint32_t size) {
+    ipc_event_of(s, connections, count, (struct iovec[2]){{(void *)(uintptr_t)data, size}, {NULL, 0}});
 }
 
 static void flush_one(struct ipc *s, struct ipc_connection *k) {

@@ -10,6 +10,7 @@ struct zenjun_item;
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #define IPC_SERVICES_MAX 8
 
@@ -76,6 +77,7 @@ struct ipc_qb {
     void (*polls_set)(void *service, struct ipc_polls *polls);
     ssize_t (*respond)(void *c, const void *data, size_t size);
     ssize_t (*event)(void *c, const void *data, size_t size);
+    ssize_t (*event_of)(void *c, const struct iovec *parts, size_t count);
     void (*disconnect)(void *c);
     int32_t (*service)(void *c);
     void (*set)(void *c, void *context);
@@ -179,8 +181,6 @@ struct ipc {
     bool broken; /* a connection is to be ended */
     bool starting; /* a service */
     uint32_t handshakes, handshakes_ever;
-    uint8_t *event; /* one is written here */
-    uint32_t event_max;
     uint64_t processed; /* requests that libqb has passed on */
     uint64_t clears;
     uint32_t said_bytes; /* of messages to process groups, in this turn */
@@ -204,6 +204,8 @@ void ipc_end_broken(struct ipc *s);
 void ipc_connection_free(struct ipc *s, uint32_t slot);
 struct ipc_connection *ipc_connection_of(struct ipc *s, const void *c);
 struct ipc_connection *ipc_connection_find(struct ipc *s, uint32_t number);
+/* An event of two parts. */
+void ipc_event_of(struct ipc *s, const uint32_t *connections, int count, const struct iovec parts[2]);
 bool ipc_say(struct ipc *s, struct ipc_connection *k, const void *request, size_t size);
 void ipc_connection_break(struct ipc *s, struct ipc_connection *k);
 struct ipc *ipc_the(void);

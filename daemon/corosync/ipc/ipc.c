@@ -190,7 +190,8 @@ static int load(struct ipc_qb *qb, const char *library) {
         {"qb_ipcs_create", &qb->create},         {"qb_ipcs_destroy", &qb->destroy},
         {"qb_ipcs_run", &qb->run},               {"qb_ipcs_poll_handlers_set", &qb->polls_set},
         {"qb_ipcs_response_send", &qb->respond}, {"qb_ipcs_event_send", &qb->event},
-        {"qb_ipcs_disconnect", &qb->disconnect}, {"qb_ipcs_service_id_get", &qb->service},
+        {"qb_ipcs_event_sendv", &qb->event_of},  {"qb_ipcs_disconnect", &qb->disconnect},
+        {"qb_ipcs_service_id_get", &qb->service},
         {"qb_ipcs_context_set", &qb->set},       {"qb_ipcs_context_get", &qb->get},
         {"qb_ipcs_connection_stats_get", &qb->stats}, {"qb_ipcs_connection_get_buffer_size", &qb->buffer_size},
         {"qb_ipcs_request_rate_limit", &qb->rate},
@@ -258,7 +259,7 @@ void ipc_destroy(struct ipc *s) {
         if (own[k] >= 0)
             close(own[k]);
     /* libqb stays loaded: it has threads' and process-wide state of its own */
-    free(s->jobs), free(s->watches), free(s->items), free(s->bytes), free(s->uids), free(s->gids), free(s->event), free(s->own.bytes);
+    free(s->jobs), free(s->watches), free(s->items), free(s->bytes), free(s->uids), free(s->gids), free(s->own.bytes);
     the = NULL;
     free(s);
 }

@@ -5,7 +5,6 @@
 #include "internal.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define REQUEST_MCAST 2
@@ -77,26 +76,19 @@ int ipc_deliver(struct ipc *s, const uint32_t *connections, int count, uint32_t 
     const uint8_t *m = message;
     if (size < MSG_NAME + MSG_WHOLE || m[MSG_NAME_LENGTH] > MSG_NAME_MAX || size < MSG_NAME + MSG_WHOLE + (uint32_t)m[MSG_NAME_LENGTH])
         return -EINVAL;
-    uint32_t name = m[MSG_NAME_LENGTH], length = size - MSG_NAME - name - MSG_WHOLE, whole = EVENT_DATA + length;
+    uint32_t name = m[MSG_NAME_LENGTH], length = size - MSG_NAME - name - MSG_WHOLE;
     if (m[MSG_NAME + name] || ipc_big(m + MSG_NAME + name + 1) != length)
         return -EINVAL;
-    if (whole > s->event_max) {
-        uint8_t *event = realloc(s->event, whole);
-        if (!event)
-            return -ENOMEM;
-        s->event = event, s->event_max = whole;
-    }
-    uint8_t *e = s->event;
-    memset(e, 0, EVENT_DATA);
+    uint8_t e[EVENT_DATA] = {0};
     put(e, EVENT_DELIVER);
-    put(e + EVENT_SIZE, whole);
+    put(e + EVENT_SIZE, EVENT_DATA + length);
     put(e + EVENT_ERROR, CS_OK);
     put(e + EVENT_NAME_LENGTH, name);
     memcpy(e + EVENT_NAME, m + MSG_NAME, name);
     put(e + EVENT_LENGTH, length);
     put(e + EVENT_NODE, node);
     put(e + EVENT_PID, ipc_big(m + MSG_PID));
-    memcpy(e + EVENT_DATA, m + MSG_NAME + name + MSG_WHOLE, length);
-    ipc_event(s, connections, count, e, whole);
+    const void *data = m + MSG_NAME + name + MSG_WHOLE;
+    ipc_event_of(s, connections, count, (struct iovec[2]){{e, sizeof e}, {(void *)(uintptr_t)data, length}});
     return 0;
 }
