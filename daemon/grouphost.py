@@ -128,6 +128,7 @@ class GroupHost(ServiceHost):
         """The groups are known, or not yet: let our clients join, or wait."""
         for name in self._groups.names():
             self._dp.need_ack(group_id(name), self._groups.needs_ack(name))
+            self._note_preack(name)
         for connection in self._connections.in_order():
             for handle in connection.handles.values():
                 self._ask(connection, handle)
@@ -160,6 +161,8 @@ class GroupHost(ServiceHost):
         gone = [e for e in effects if isinstance(e, Change) and e.ordering in MULTICAST]
         self._apply([e for e in effects if e not in gone], place, 0, position)
         self.multicast.on_view(view, gone, syncing)
+        for change in gone:
+            self._note_preack(change.group)
         self._if_known(known)
         self.multicast.on_groups()
 
@@ -183,6 +186,7 @@ class GroupHost(ServiceHost):
                     self._review_companions(effect.group)
                 if not effect.refused and effect.ordering in MULTICAST:
                     self.multicast.on_change(effect)
+                    self._note_preack(effect.group)
                     self._allow_others(effect.group)
                 elif not effect.refused:
                     self._show(effect, place, position)
@@ -191,6 +195,12 @@ class GroupHost(ServiceHost):
                 self.flush()
             elif isinstance(effect, Reply):
                 self._reply(effect)
+
+    def _note_preack(self, group: str) -> None:
+        """Whether somebody waits for level preack of a group's messages, if it is of order abcast or token."""
+        identity = group_id(group)
+        wants = self._groups.ordering(group) in MULTICAST and self._groups.wants_preack(identity)
+        self._dp.need_preack(identity, wants)
 
     def _if_known(self, before: bool) -> None:
         """This station has just learnt the groups of the instance that admitted it: our clients can join now."""
@@ -201,6 +211,8 @@ class GroupHost(ServiceHost):
         """Carry a change of one of our own clients into the data path."""
         connection = self._connections.by_number.get(client)
         handle = connection.joined.get(change.group) if connection is not None else None
+        if connection is None and (change.refused or change.reason == "join"):
+            self.multicast.on_joined(client, change.group, refused=bool(change.refused))
         if connection is None or handle is None:
             return
         if change.refused:
@@ -470,6 +482,7 @@ class GroupHost(ServiceHost):
 
     def forget(self, connection: Connection, *, death: bool) -> None:
         """The connection is gone: its memberships end at a place in the order like everything else."""
+        self.multicast.on_gone(connection)
         for handle in connection.handles.values():
             if self._standing.open and handle.asked and not handle.leaving:
                 self._queue(connection.client, handle, self._groups.encode_leave(handle.group, death=death))
@@ -542,9 +555,10 @@ class GroupHost(ServiceHost):
                 may = MaySend.WAIT
         else:
             may = MaySend.WAIT
+        direct = ordering in MULTICAST
         if may is not MaySend.NO and not self._access.may(connection.who, "send", handle.group):
-            may, ordering = MaySend.YES, Ordering.TOKEN  # its SENDs come here, and are refused by ``on_send``
-        self._dp.handle(connection.slot, handle.number, handle.group_id, may_send=may, ordering=ordering)
+            may, ordering, direct = MaySend.YES, Ordering.TOKEN, False  # its SENDs come here, and are refused by ``on_send``
+        self._dp.handle(connection.slot, handle.number, handle.group_id, may_send=may, ordering=ordering, direct=direct)
 
     def _name_of(self, identity: int) -> str | None:
         """The group that has this number, as far as this station knows."""

@@ -4,6 +4,10 @@ It joins three things. The main order, in which changes of groups, view events a
 places, comes from ``grouphost.py``. Records come from and go to links, whose frames are the data path's. Programs send to groups
 (SEND on a handle of such a group, SEND_TO), and get messages and views in the machine's order: at level ordered as they come, at
 level preack when all destinations have them.
+
+While an era is open the data path drives the machine (``multi_drive``): records, messages of programs and what follows from them
+do not come here. What does: changes of eras, links to be opened, messages that are refused or wait for a join, and everything
+while there is no quorum. What programs get goes through the data path in either case.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from ..proto.engineconfig import EngineConfig
-from ..proto.multicast.codec import Encoded, encode
+from ..proto.multicast.codec import Encoded, encode, era_bytes
 from ..proto.multicast.links import MESSAGE_MAX, Links, Pair
 from ..proto.multicast.member import MULTICAST, Member, group_messages
 from ..proto.multicast.records import (
@@ -24,19 +28,18 @@ from ..proto.multicast.records import (
     Effect,
     Fenced,
     Finished,
-    Id,
     Record,
     Release,
     Send,
     Settled,
 )
-from ..proto.multicast.tables import EraNumber, TokenTable
+from ..proto.multicast.tables import ORDERS, EraNumber, TokenTable
 from ..proto.service.base import ViewEvent
 from ..proto.service.groups import Change, Groups
 from ..proto.wire import ORDER_NAMES, Ordering, group_id
-from .clientwire import MESSAGE, Frame, MessageFlag
+from .clientwire import Frame
 from .connections import Connection, Connections, Facts, Handle, Standing, as_json
-from .datapath import TIME_MAX, DataPath, now_ns
+from .datapath import MULTI_LEVEL, TIME_MAX, DataPath, now_ns
 
 PREACK: Final = 1
 PATIENCE: Final = 8
@@ -54,43 +57,16 @@ class Outgoing:
     data: bytes
     level: int
     notify: bool
+    awaits: set[str] = field(default_factory=set)
+    """Its program has gone: groups that it was to join, for which the message waits."""
+    is_void: bool = False
+    """Its program has gone, and is in one of the groups no more, or never was."""
 
 
 WAIT: Final = object()
 """Not now: a handle's join has no place yet, or the groups are not known."""
 Verdict: TypeAlias = tuple[str, str] | object | None
 """Of a message that is to be sent: code and text of an ERROR, ``WAIT``, or None: nothing is in the way."""
-
-
-@dataclass(slots=True)
-class Own:
-    """A message of a program here that is not finished."""
-
-    connection: Connection
-    number: int
-    size: int
-
-
-@dataclass(slots=True)
-class Put:
-    """A frame for a program."""
-
-    connection: Connection
-    handle: Handle
-    kind: Frame
-    flags: int
-    body: bytes
-    ends: bool = False
-    """The program has left the group with it."""
-
-
-@dataclass(slots=True)
-class Held:
-    """Frames for programs of level preack: of a message, or of the views of an era."""
-
-    what: Id | EraNumber
-    puts: list[Put] = field(default_factory=list)
-    is_free: bool = False
 
 
 class MulticastHost:
@@ -129,10 +105,6 @@ class MulticastHost:
         """Programs here that get the messages of a group, by client and handle."""
         self._changes: dict[EraNumber, list[Change]] = {}
         """Views of groups, until the era that they begin has its place."""
-        self._held: defaultdict[str, deque[Held]] = defaultdict(deque)
-        self._order_of: dict[Id, str] = {}
-        self._own: dict[Id, Own] = {}
-        self._own_bytes = 0
         self._outgoing: dict[int, deque[Outgoing]] = {}
         """By client number."""
         self._next: Outgoing | None = None
@@ -145,7 +117,8 @@ class MulticastHost:
         """Messages of programs have begun that ``go_on`` carries on."""
         self._stuck: set[int] = set()
         """Stations whose links were blocked at the last look."""
-        self._settled = EraNumber(0, 0)
+        self._driven: tuple[int, bool] | None = None
+        """The machine that the data path drives, and whether it sends programs' messages as well."""
         self._was_ready = False
 
     @property
@@ -172,6 +145,7 @@ class MulticastHost:
 
     def suspend(self) -> None:
         """The instance has ended for this station: nothing of it is sent or delivered any more."""
+        self._stop_driving()
         if self.links is not None:
             for station in list(self.links.pairs):
                 self._dp.pair(station, None)
@@ -185,20 +159,40 @@ class MulticastHost:
         self.suspend()
         self._receivers.clear()
         self._changes.clear()
-        self._held.clear()
-        self._order_of.clear()
-        self._own.clear()
-        self._own_bytes = 0
+        self._dp.multi_clear()
         self._next = None
-        self._settled = EraNumber(0, 0)
+        for queue in self._outgoing.values():
+            for m in queue:
+                m.is_void |= bool(m.awaits)
 
-    def lost(self, connection: Connection) -> tuple[int, bool]:
-        """What the end of the instance costs a program: messages held for level preack, which it will not get, and whether it has
-        got some at level ordered that others may not have."""
-        puts = [p for held in self._held.values() for h in held for p in h.puts]
-        forgotten = sum(p.connection is connection and p.kind == Frame.MESSAGE for p in puts)
-        is_early = any(h.level < PREACK and h.ordering in MULTICAST for h in connection.handles.values())
-        return forgotten, bool(self._order_of) and is_early
+    # ---- who drives the machine
+
+    def _drive(self) -> None:
+        """The data path does, while there is a quorum and an era is open."""
+        machine = self.member.machine
+        if machine is None or not machine.is_fast or not self._standing.open or not self._standing.quorum:
+            self._stop_driving()
+            return
+        wanted = (machine.pointer, not self._outgoing)
+        if wanted != self._driven and self._dp.multi_drive(machine.pointer, sends=wanted[1], bytes_max=MESSAGE_MAX):
+            self._driven = wanted
+
+    def _stop_driving(self) -> None:
+        if self._driven is not None:
+            self._driven = None
+            self._dp.multi_drive(None, sends=False, bytes_max=0)
+
+    def _go(self) -> None:
+        """Have the data path take and carry out what there is."""
+        unlinked = self._dp.multi_go()
+        machine = self.member.machine
+        while machine is not None and (r := self._dp.multi_foreign()) is not None:
+            pair = self.links.pairs.get(r.source) if self.links is not None else None
+            if not machine.take_foreign(r.source, r.incarnation, Encoded(r.type, r.group, r.client, r.data)) and pair is not None:
+                pair.malformed += 1
+        if unlinked:
+            self._take_records()
+            self._pump()
 
     # ---- the main order
 
@@ -206,7 +200,7 @@ class MulticastHost:
         """A view event is at this place, and these programs have gone with it."""
         if self.links is None:
             return
-        self._take()
+        self._take_all()
         effects = self.member.on_view(now_ns(), view, syncing)
         for station in self.links.change(view.instance, view.incarnations):
             self._dp.pair(station, None)
@@ -214,7 +208,7 @@ class MulticastHost:
 
     def on_change(self, change: Change) -> None:
         """A program has joined a group of these orders, or left it."""
-        self._take()
+        self._take_all()
         self._enter(self.member.on_change(now_ns(), change), [change])
 
     def on_kept(self) -> None:
@@ -223,13 +217,14 @@ class MulticastHost:
 
     def on_groups(self) -> None:
         """The groups have taken a message: perhaps all SNAPSHOTs have come."""
+        self._stop_driving()
         self.member.on_users(self._groups.multicast_stations)
         caught_up, self._groups.caught_up = self._groups.caught_up, []
         self._enter(self.member.on_groups_known(now_ns(), caught_up))
 
     def on_group_message(self, station: int, data: bytes) -> None:
         """FLUSH, CLOSED or STATE of a station."""
-        self._take()
+        self._take_all()
         self._enter(self.member.on_group_message(now_ns(), station, data))
 
     def _enter(self, effects: list[Effect], changes: Sequence[Change] = ()) -> None:
@@ -254,7 +249,9 @@ class MulticastHost:
             for station in _numbers(asked):
                 if self.links.is_member(station) and station != self._facts.station:
                     self._pair(station)
-        if news:
+        if self._driven is not None:
+            self._go()
+        elif news:
             self._take()
             self._touched.update(z for z in _numbers(news) if z in self.links.pairs)
         self._pump()
@@ -266,11 +263,19 @@ class MulticastHost:
         pair = self.links.pair(station, now_ns())
         if is_new:
             self._dp.pair(station, pair.core.handle_pointer)
+            self._dp.pair_records(station, pair.queue_pointer, pair.index, pair.incarnation)
         return pair
 
+    def _take_all(self) -> None:
+        """Before anything at a place of the main order (rule E2): take what the links have accepted. What follows is Python's."""
+        self._take()
+        self._stop_driving()
+
     def _take(self) -> None:
-        """Take what the links have accepted (rule E2: before anything at a place of the main order). Without a quorum it is kept:
-        left in the links it would be news in every turn."""
+        """Take what the links have accepted. Without a quorum it is kept: left in the links it would be news in every turn."""
+        if self._driven is not None:
+            self._go()
+            return
         machine = self.member.machine
         if self.links is None or machine is None:
             return
@@ -296,6 +301,11 @@ class MulticastHost:
                 self._dp.pair_waits(station, pair.waits)
         self._touched.clear()
 
+    def on_configuration(self, config: EngineConfig) -> None:
+        """Of links that are opened from now on: with the next instance, all."""
+        if self.links is not None:
+            self.links.config = _patient(config)
+
     def set_frame_max(self, frame_max: int) -> None:
         """The interface carries PDUs of this size in bytes from now on."""
         if self.links is not None:
@@ -308,11 +318,13 @@ class MulticastHost:
 
     def on_quorum(self) -> None:
         """Without a quorum nothing is sent or delivered; there may be one again."""
+        self._drive()
         if self.links is not None and self._standing.quorum:
             for pair in self.links.pairs.values():
                 pair.restart(now_ns())
             self._stuck.clear()
             self._take()
+            self._pump()
             self.send_waiting()
 
     def tick(self, now: int) -> None:
@@ -333,7 +345,7 @@ class MulticastHost:
         """When ``on_time`` has something to do. Asked twice in a turn of the daemon, mostly where no group has one of these
         orders."""
         machine = self.member.machine
-        if machine is None or not self._standing.quorum:
+        if machine is None or self._driven is not None or not self._standing.quorum:
             return TIME_MAX
         deadline = machine.deadline
         return TIME_MAX if deadline is None else deadline
@@ -351,22 +363,21 @@ class MulticastHost:
             elif isinstance(effect, Deliver):
                 self._deliver(effect)
             elif isinstance(effect, Release):
-                self._release(effect.id)
+                self._dp.multi_release(ORDERS.index(effect.order))
             elif isinstance(effect, Finished):
-                self._finish(effect.id)
+                self._dp.multi_finished(effect.id.number)
             elif isinstance(effect, Broadcast):
                 for message in group_messages(effect.entry):
                     self.emit(message)
             elif isinstance(effect, DeliverView):
                 self._deliver_views(effect)
             elif isinstance(effect, Settled):
-                self._settled = effect.era
-                for order in list(self._held):
-                    self._let_go(order)
+                self._dp.multi_settled(era_bytes(effect.era))
             elif isinstance(effect, Fenced):
                 self.fenced(effect.text)
         self._take_records()
         self._pump()
+        self._drive()
 
     def _take_records(self) -> None:
         """Give the links what the machine has for them, after what its effects have."""
@@ -391,64 +402,8 @@ class MulticastHost:
 
     def _deliver(self, m: Deliver) -> None:
         """Each program gets a message once, on its lowest handle of the addressed groups."""
-        to: dict[int, tuple[Connection, Handle]] = {}
-        for group in m.groups:
-            for (client, number), bound in self._receivers.get(group, {}).items():
-                if client not in to or number < to[client][1].number:
-                    to[client] = bound
-        index = m.id.number & 0xFFFF
-        body = MESSAGE.struct.pack(m.time, index, m.program.client, m.id.origin) + m.content
-        own = self._own.get(m.id)
-        held = Held(m.id)
-        for client, (connection, handle) in sorted(to.items()):
-            is_own = m.id.origin == self._facts.station and client == m.program.client
-            if is_own and handle.no_self:
-                continue
-            put = Put(connection, handle, Frame.MESSAGE, MessageFlag.OWN if is_own else 0, body)
-            if handle.level < PREACK:
-                self._put(put)
-            else:
-                held.puts.append(put)
-        self._order_of[m.id] = m.order
-        self._held[m.order].append(held)
-        if own is not None:
-            self._count(own, 0)
-
-    def _put(self, put: Put) -> None:
-        handle = put.handle
-        if put.connection.handles.get(handle.number) is handle:
-            self._dp.client_put(
-                put.connection.slot, put.kind, flags=put.flags, handle=handle.number, body=put.body, position=TIME_MAX
-            )
-            if put.ends:
-                self.unbind(put.connection, handle)
-
-    def _release(self, name: Id) -> None:
-        order = self._order_of.pop(name, None)
-        if order is None:
-            return
-        for held in self._held[order]:
-            if held.what == name:
-                held.is_free = True
-                break
-        self._let_go(order)
-
-    def _let_go(self, order: str) -> None:
-        queue = self._held[order]
-        while queue and (queue[0].is_free or (isinstance(queue[0].what, EraNumber) and queue[0].what <= self._settled)):
-            for put in queue.popleft().puts:
-                self._put(put)
-
-    def _finish(self, name: Id) -> None:
-        """An own message is done at both levels."""
-        own = self._own.pop(name, None)
-        if own is not None:
-            self._own_bytes -= own.size
-            self._count(own, PREACK)
-
-    def _count(self, own: Own, level: int) -> None:
-        if own.number and own.connection in self._connections:
-            self._dp.own_done(own.connection.slot, own.number, level)
+        order = ORDERS.index(m.order)
+        self._dp.multi_deliver(order, m.id.origin, m.program.client, m.id.number, m.time, m.groups, m.content)
 
     def _deliver_views(self, effect: DeliverView) -> None:
         """The views of groups that begin with an era, at one place of each order."""
@@ -468,27 +423,32 @@ class MulticastHost:
         for _, client, _ in [m for m in change.joined if m[0] == own]:
             self._add_receiver(change.group, client)
         leavers = {m[1] for m in change.left if m[0] == own}
-        held = Held(at.era)
+        order = ORDERS.index(ORDER_NAMES[change.ordering])
+        place: int | None = None
+        """Of the view at level preack, if somebody wants it there."""
         for (client, number), (connection, handle) in sorted(self._receivers.get(identity, {}).items()):
-            put = Put(connection, handle, Frame.VIEW, 0, body, client in leavers)
-            if put.ends:
+            ends = client in leavers
+            if ends:
                 del self._receivers[identity][client, number]
                 if not self._receivers[identity]:
                     del self._receivers[identity]
-            if handle.level < PREACK:
-                self._put(put)
-            else:
-                held.puts.append(put)
-        if held.puts:
-            order = ORDER_NAMES[change.ordering]
-            self._held[order].append(held)
-            self._let_go(order)
+            if connection.handles.get(handle.number) is not handle:
+                continue
+            position, level = TIME_MAX, 0
+            if handle.level >= PREACK:
+                place = self._dp.multi_view(order, era_bytes(at.era)) if place is None else place
+                position, level = place, MULTI_LEVEL + order
+            self._dp.client_put(connection.slot, Frame.VIEW, handle=handle.number, body=body, position=position, level=level)
+            if ends:
+                self._dp.leave(connection.slot, identity)
+                self.unbind(connection, handle)
 
     def _add_receiver(self, group: str, client: int) -> None:
         connection = self._connections.by_number.get(client)
         handle = connection.joined.get(group) if connection is not None else None
         if connection is not None and handle is not None:
             self._receivers[handle.group_id][client, handle.number] = (connection, handle)
+            self._dp.join(connection.slot, handle.number, handle.group_id, handle.level, handle.no_self, handle.ordering)
 
     # ---- what programs send
 
@@ -499,11 +459,13 @@ class MulticastHost:
         queue.append(m)
         if len(queue) == 1:
             self._send_from(m.connection.client)
+        self._drive()
 
     def send_waiting(self) -> None:
         """What messages wait for may have changed."""
         self._send_outgoing()
         self.go_on()
+        self._drive()
 
     def _send_outgoing(self) -> None:
         while True:
@@ -519,7 +481,10 @@ class MulticastHost:
         PDUs (rule O8)."""
         while self._has_sent:  # bound: each time a message has left its queue
             self._has_sent = False
-            self._apply(self.member.on_sent(now_ns()))
+            if self._driven is not None:
+                self._go()
+            else:
+                self._apply(self.member.on_sent(now_ns()))
             self._send_outgoing()
 
     def _send_from(self, client: int) -> None:
@@ -537,42 +502,59 @@ class MulticastHost:
         if self._next is m:
             self._next = None  # it is asked anew whether it can go, and must wait
         is_here = m.connection in self._connections
-        if not is_here and len(m.data) > MESSAGE_MAX:
+        if not is_here and (m.is_void or len(m.data) > MESSAGE_MAX):
             return True  # it would have been refused, but its program went while it waited
         verdict = self.judge(m) if is_here else None
         if isinstance(verdict, tuple):
             self._dp.refuse(m.connection.slot, *verdict, handle=m.handles[0] if m.handles else 0)
             return True
-        if verdict is WAIT or not self.is_ready or not self._standing.quorum:
+        if verdict is WAIT or m.awaits or not self.is_ready or not self._standing.quorum:
             return False
-        if self._own_bytes + len(m.data) > MESSAGE_MAX and self._own:
+        unfinished, size = self._dp.multi_unfinished()
+        if unfinished and size + len(m.data) > MESSAGE_MAX:
             self._next = self._next or m
             return False
         if self._next is not None and not set(self._next.groups).isdisjoint(m.groups):
             return False
+        if self._next is None and self._dp.multi_goes_first(m.groups):
+            return False  # from now on the data path leaves messages to Python, that one first
         groups = self.member.groups_of_one_order(m.groups)
+        slot = m.connection.slot if is_here else None
         if not groups:
-            self._count(Own(m.connection, self._number(m), 0), PREACK)
+            if slot is not None:
+                self._dp.own_done(slot, self._dp.own_sent(slot, m.level, m.notify), PREACK)
             return True
         safe = m.level >= PREACK or any(self._groups.wants_preack(g) for g in groups)
         name = self.member.send(now_ns(), m.connection.client, groups, m.data, safe)
         if name is None:
             return False
-        self._own[name] = Own(m.connection, self._number(m), len(m.data))
-        self._own_bytes += len(m.data)
+        self._dp.multi_own(slot, name.number, len(m.data), m.level, m.notify)
         self._has_sent = True
         return True
 
-    def _number(self, m: Outgoing) -> int:
-        """The message's number among those of its program; 0: the program has gone."""
-        if m.connection not in self._connections:
-            return 0
-        return self._dp.own_sent(m.connection.slot, m.level, m.notify)
+    def on_gone(self, connection: Connection) -> None:
+        """A program goes; its handles are still there. What it has sent goes on, if it was or comes to be in its groups."""
+        for m in self._outgoing.get(connection.client, ()):
+            for number in m.handles:
+                handle = connection.handles.get(number)
+                if handle is None or handle.leaving:
+                    m.is_void = True
+                elif not handle.member and not handle.send_only:
+                    m.awaits.add(handle.group)
+                    m.is_void |= not handle.asked
+
+    def on_joined(self, client: int, group: str, *, refused: bool) -> None:
+        """The join of a program that has gone has come to its place."""
+        for m in self._outgoing.get(client, ()):
+            if group in m.awaits:
+                m.awaits.discard(group)
+                m.is_void |= refused
+        self.send_waiting()
 
     @property
     def is_stable(self) -> bool:
         """No message of a program here is unfinished or waits."""
-        return not self._own and not self._outgoing
+        return not self._dp.multi_unfinished()[0] and not self._outgoing
 
     # ---- status
 
@@ -585,9 +567,15 @@ class MulticastHost:
             "era": list(machine.era.number) if machine is not None else None,
             "eras": len(machine.main.eras) if machine is not None else 0,
             "tokens": sorted(table.hosts) if isinstance(table, TokenTable) else [],
-            "unfinished": len(self._own),
+            "unfinished": self._dp.multi_unfinished()[0],
+            "dropped": machine.n_dropped if machine is not None else 0,
             "links": [
-                {"station": station, "memory_bytes": pair.core.memory_bytes, "waits": pair.waits, "malformed": pair.malformed}
+                {
+                    "station": station,
+                    "memory_bytes": pair.core.memory_bytes,
+                    "waits": pair.waits,
+                    "malformed": pair.malformed + self._dp.pair_malformed(station),
+                }
                 for station, pair in sorted(self.links.pairs.items())
             ]
             if self.links is not None

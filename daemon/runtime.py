@@ -358,6 +358,7 @@ class Runtime:
         self._stations = config.stations
         self._dp.set_core(self._engine.core, self._stations)
         self._clients.on_configuration(self._stations)
+        self._clients.multicast.on_configuration(config)
         self._links.on_configuration(self._stations)
         if self.sizing is not None:
             self.sizing.on_configuration(self._stations)

@@ -269,8 +269,6 @@ class Sessions:
     def _loss(self, connection: Connection, lost: dict[int, Lost]) -> dict[str, object]:
         """What the end of an instance costs a client, as its events report it."""
         undecided, forgotten, unsafe = lost.get(connection.slot, NOTHING_LOST)
-        held, risky = self.multicast.lost(connection)
-        forgotten, unsafe = forgotten + held, unsafe or risky
         first = self._dp.client_info(connection.slot).sent - undecided + 1
         return {"undecided": undecided, "first": first, "forgotten": forgotten, "unsafe": unsafe}
 

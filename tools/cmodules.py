@@ -155,7 +155,7 @@ def _datapath() -> Module:
         _declarations(here, "dp.h") + _DATAPATH_CALLS,
         _sources(here),
         include=(CORE,),
-        depends=(CORE / "zj.h", CORE / "zj_wire.h"),
+        depends=(CORE / "zj.h", CORE / "zj_wire.h", CORE / "multi/multi.h"),
         flags=("-std=gnu11",),
         libraries=("crypto",),
     )

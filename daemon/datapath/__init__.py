@@ -27,6 +27,7 @@ from .datapath import (
     now_ns,
     seal,
 )
+from .overlapping import MULTI_LEVEL, ForeignRecord
 from .unattended import TIME_MAX
 
 __all__ = [
@@ -37,12 +38,14 @@ __all__ = [
     "KEY_BYTES",
     "LAST_WORDS_MAX",
     "LINKS_MAX",
+    "MULTI_LEVEL",
     "SEAL_BYTES",
     "SESSION_KEY_BYTES",
     "TIME_MAX",
     "ClientInfo",
     "CorePointers",
     "DataPath",
+    "ForeignRecord",
     "Heard",
     "LinkInfo",
     "Lost",

@@ -42,6 +42,7 @@ void clients_free(struct dp *d)
             client_close(d, &d->clients[i]);
         }
     groups_free(d);
+    overlap_free(d);
     input_free(d);
     free(d->group_data);
 }
@@ -170,15 +171,15 @@ int dp_client_cut_off(struct dp *d, uint32_t slot, uint64_t deadline_ns)
     return 0;
 }
 
-int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t may_send, uint32_t ordering)
+int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t may_send, uint32_t ordering, uint32_t direct)
 {
     struct dp_client *c = client_live(d, slot);
     if (!c)
         return -ENOENT;
     if (handle == 0 || handle >= DP_HANDLES_MAX || may_send > DP_MAY_WAIT || ordering > ZJW_ORDERING_TOKEN)
         return -EINVAL;
-    c->handles[handle] =
-        (struct dp_bound){.group = group, .bound = 1, .may_send = (uint8_t)may_send, .ordering = (uint8_t)ordering};
+    c->handles[handle] = (struct dp_bound){.group = group, .bound = 1, .may_send = (uint8_t)may_send, .ordering = (uint8_t)ordering,
+                                           .direct = direct && ordering >= ZJ_ORDERINGS};
     return 0;
 }
 
@@ -260,7 +261,7 @@ int dp_clients(const struct dp *d)
 /* 1: the client has got something that preack has not reached. */
 static uint32_t is_unsafe(const struct dp *d, const struct dp_client *c)
 {
-    if (c->ordered_end > d->positions[ZJ_PREACK])
+    if (c->ordered_end > d->positions[ZJ_PREACK] || overlap_is_unsafe(d, c))
         return 1;
     for (uint32_t i = 0; i < d->route_cap; i++) {
         const struct dp_route *r = d->routes[i];
@@ -305,6 +306,7 @@ int dp_reset(struct dp *d, struct dp_lost lost[DP_CLIENTS_MAX])
         queue_forget_own(d, c);
     }
     groups_reset(d);
+    dp_multi_clear(d);
     input_reset(d);
     memset(d->positions, 0, sizeof d->positions);
     return 0;

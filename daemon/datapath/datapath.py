@@ -20,6 +20,7 @@ from ...proto.core import Message
 from ...proto.envelope import Drop
 from ...proto.wire import STATIONS_MAX, Ordering
 from ._datapath import ffi, lib
+from .overlapping import Overlapping, check
 from .unattended import TIME_MAX, Unattended
 
 CLIENTS_MAX: Final[int] = lib.DP_CLIENTS_MAX
@@ -218,13 +219,7 @@ def _set_guard(config: Any, key: bytes, sealing: Sealing | None) -> None:
         config.key = key
 
 
-def _check(code: int) -> int:
-    if code < 0:
-        raise OSError(-code, os.strerror(-code))
-    return code
-
-
-class DataPath(Unattended):
+class DataPath(Overlapping, Unattended):
     """One cluster's data path at this station."""
 
     def __init__(
@@ -284,15 +279,14 @@ class DataPath(Unattended):
         self._former_core: CorePointers | None = None
         out = ffi.new("struct dp **")
         api = ffi.cast("struct zj_api *", core.api_pointer)
-        _check(lib.dp_create(config, api, ffi.cast("struct zj_core *", core.handle_pointer), out))
-        self._dp: Any = out[0]
+        check(lib.dp_create(config, api, ffi.cast("struct zj_core *", core.handle_pointer), out))
+        super().__init__(out[0])
         self._result = ffi.new("struct dp_turn_result *")
         self._result_bytes = ffi.buffer(self._result)
         self._taken = ffi.new("struct dp_take *")
         self._message = ffi.new("struct dp_group *")
         self._info = ffi.new("struct dp_client_info *")
         self._slot = ffi.new("uint32_t *")
-        self._pairs = ffi.new("uint64_t[]", 2)
         self._heard = ffi.new("struct dp_heard[]", STATIONS_MAX)
         self._said = ffi.new("struct dp_said *")
 
@@ -343,7 +337,7 @@ class DataPath(Unattended):
         ENOMEM; EINVAL no such link.
         """
         info = ffi.new("struct dp_link_info *")
-        _check(lib.dp_link_open(self._dp, link, os.fsencode(name), info))
+        check(lib.dp_link_open(self._dp, link, os.fsencode(name), info))
         return LinkInfo(info.ifindex, bytes(info.mac), info.mtu, info.ring_bytes)
 
     def link_close(self, link: int = 0) -> None:
@@ -356,7 +350,7 @@ class DataPath(Unattended):
     def link_counters(self, link: int = 0) -> dict[str, int]:
         """``struct dp_link_counters``, kernel drops up to now included. Raises OSError: EINVAL no such link."""
         counters = ffi.new("struct dp_link_counters *")
-        _check(lib.dp_link_counters(self._dp, link, counters))
+        check(lib.dp_link_counters(self._dp, link, counters))
         return _numbers(counters, LINK_COUNTERS)
 
     def links_send(self, pdu: Bytes) -> bool:
@@ -368,15 +362,15 @@ class DataPath(Unattended):
 
     def seal_under(self, session: bytes, key: bytes) -> None:
         """Seal with this key from the next frame on, from number 1. Raises OSError."""
-        _check(lib.dp_seal_under(self._dp, session[:4], key))
+        check(lib.dp_seal_under(self._dp, session[:4], key))
 
     def session_read(self, station: int, session: bytes, key: bytes, first: int) -> None:
         """Take frames of the station (1..n) sealed under the session, from this number on. OSError: ENOSPC two are read."""
-        _check(lib.dp_session_read(self._dp, station - 1, session[:4], key, first))
+        check(lib.dp_session_read(self._dp, station - 1, session[:4], key, first))
 
     def session_forget(self, station: int, session: bytes) -> None:
         """Raises OSError: ENOENT it is not read."""
-        _check(lib.dp_session_forget(self._dp, station - 1, session[:4]))
+        check(lib.dp_session_forget(self._dp, station - 1, session[:4]))
 
     def session_heard_ns(self, station: int, session: bytes) -> int:
         """When the last frame of the session came, or it was begun to be read; 0: it is not read."""
@@ -395,7 +389,7 @@ class DataPath(Unattended):
     def seal_frame(self, pdu: Bytes) -> bytes:
         """The frame of a PDU as it would be sent, for tests. Raises OSError: EAGAIN nothing can be sealed now."""
         out = ffi.new("uint8_t[]", len(pdu) + 64)
-        size = _check(lib.dp_seal_frame(self._dp, ffi.from_buffer(pdu), len(pdu), out))
+        size = check(lib.dp_seal_frame(self._dp, ffi.from_buffer(pdu), len(pdu), out))
         return bytes(ffi.buffer(out, size))
 
     def open_frame(self, frame: Bytes, now: int) -> bytes | str:
@@ -417,7 +411,7 @@ class DataPath(Unattended):
 
     def hello_keys(self, keys: Mapping[int, bytes]) -> None:
         """The keys of HELLO from now on, by id, 1 to KEYS_MAX of SESSION_KEY_BYTES. Raises OSError: EINVAL."""
-        _check(lib.dp_hello_keys(self._dp, len(keys), b"".join(keys.values()), list(keys)))
+        check(lib.dp_hello_keys(self._dp, len(keys), b"".join(keys.values()), list(keys)))
 
     def hello_rest(self, until_ns: int) -> None:
         """Until then HELLOs wait."""
@@ -435,11 +429,11 @@ class DataPath(Unattended):
 
     def links_use(self, how: Spreading, links: Iterable[int]) -> None:
         """Which of these links (indices) first sendings of own DATA take; what else is sent takes all. Ends all doubts."""
-        _check(lib.dp_links_use(self._dp, int(how), sum(1 << link for link in links)))
+        check(lib.dp_links_use(self._dp, int(how), sum(1 << link for link in links)))
 
     def link_weight(self, link: int, mbit: int) -> None:
         """The rate by which frames are spread; 0: as the others that have none."""
-        _check(lib.dp_link_weight(self._dp, link, mbit))
+        check(lib.dp_link_weight(self._dp, link, mbit))
 
     def links_doubtful(self) -> list[int]:
         """Links of which many frames in a row had to be sent again. While there is one, nothing is spread."""
@@ -448,7 +442,7 @@ class DataPath(Unattended):
 
     def links_heard(self, link: int) -> list[Heard]:
         """What has come on a link, by station from 1. Raises OSError: EINVAL no such link."""
-        _check(lib.dp_links_heard(self._dp, link, self._heard))
+        check(lib.dp_links_heard(self._dp, link, self._heard))
         return [Heard(*row) for row in HEARD.iter_unpack(ffi.buffer(self._heard))]
 
     def links_say(self, link: int, body: bytes) -> bool:
@@ -477,7 +471,7 @@ class DataPath(Unattended):
     def limit_size(self, limit: int, base: int) -> None:
         """PDUs of more than ``limit`` bytes are sent in PIECEs, and none is built. base: what passes in any case. While an
         interface has refused a larger one, the limit is base. Raises OSError: EINVAL base is the larger one."""
-        _check(lib.dp_limit_size(self._dp, limit, base))
+        check(lib.dp_limit_size(self._dp, limit, base))
 
     def links_large(self) -> tuple[list[int], int]:
         """Links of which the interface has refused a PDU above the base since the last call, and how many such PDUs the other
@@ -493,12 +487,12 @@ class DataPath(Unattended):
         number: not in use, and not used lately: its former owner's messages may still be under way.
         Raises OSError, the descriptor staying the caller's: EUSERS no free slot, EEXIST number in use, ENOMEM.
         """
-        _check(lib.dp_client_add(self._dp, fd, number, self._slot))
+        check(lib.dp_client_add(self._dp, fd, number, self._slot))
         return int(self._slot[0])
 
     def client_bound(self, slot: int, user: int) -> None:
         """``user_limits`` hold for this client, together with the others of its user."""
-        _check(lib.dp_client_bound(self._dp, slot, user))
+        check(lib.dp_client_bound(self._dp, slot, user))
 
     def user_limits(self, queue_bytes: int, input_bytes: int) -> None:
         """Memory that queues, and unfinished input, of one user's programs may take; 0: no limit."""
@@ -506,12 +500,12 @@ class DataPath(Unattended):
 
     def client_remove(self, slot: int, *, hard: bool, linger_ns: int = 0) -> None:
         """Give a slot up. hard: close now; otherwise write out what is queued and released, at most ``linger_ns`` long."""
-        _check(lib.dp_client_remove(self._dp, slot, hard, linger_ns))
+        check(lib.dp_client_remove(self._dp, slot, hard, linger_ns))
 
     def client_cut_off(self, slot: int, keep_ns: int) -> None:
         """Give up the slot of a client that is cut off. What is queued, its ERROR last, waits for it for at most ``keep_ns``; of
         more than LAST_WORDS_MAX such clients, or if they have together more queued than one client may have, the oldest goes."""
-        _check(lib.dp_client_cut_off(self._dp, slot, keep_ns))
+        check(lib.dp_client_cut_off(self._dp, slot, keep_ns))
 
     def client_put(
         self,
@@ -530,33 +524,46 @@ class DataPath(Unattended):
         code = lib.dp_client_put(self._dp, slot, type, flags, handle, ffi.from_buffer(body), len(body), position, level, urgent)
         if code in _CLIENT_GONE:
             return False
-        _check(code)
+        check(code)
         return True
 
     def handle(
-        self, slot: int, handle: int, group: int, *, may_send: MaySend | bool, ordering: Ordering = Ordering.TOTAL
+        self,
+        slot: int,
+        handle: int,
+        group: int,
+        *,
+        may_send: MaySend | bool,
+        ordering: Ordering = Ordering.TOTAL,
+        direct: bool = False,
     ) -> None:
-        """SENDs on the handle go to the group from here on, delivered in this ordering."""
-        _check(lib.dp_handle(self._dp, slot, handle, group, int(may_send), ordering))
+        """SENDs on the handle go to the group from here on, delivered in this ordering. direct, for orders abcast and token:
+        without asking ``take`` first, while ``multi_drive`` says so."""
+        check(lib.dp_handle(self._dp, slot, handle, group, int(may_send), ordering, direct))
 
     def handle_drop(self, slot: int, handle: int) -> None:
         """SENDs on the handle are refused from here on. Raises OSError: ENOENT it was not bound."""
-        _check(lib.dp_handle_drop(self._dp, slot, handle))
+        check(lib.dp_handle_drop(self._dp, slot, handle))
 
     def join(
         self, slot: int, handle: int, group: int, level: int, no_self: bool = False, ordering: Ordering = Ordering.TOTAL
     ) -> None:
         """Deliver the group's messages from this place of the order on. ``ordering`` FIFO: those in FIFO order as well, on
-        acceptance. Raises OSError: EEXIST already joined, EINVAL FIFO and a level above ordered."""
-        _check(lib.dp_join(self._dp, slot, handle, group, level, no_self, ordering))
+        acceptance; ABCAST, TOKEN: those of ``multi_deliver``. Raises OSError: EEXIST already joined, EINVAL a level that the
+        order has not."""
+        check(lib.dp_join(self._dp, slot, handle, group, level, no_self, ordering))
 
     def leave(self, slot: int, group: int) -> None:
         """Deliver no more of the group from this place on. Raises OSError: ENOENT not joined."""
-        _check(lib.dp_leave(self._dp, slot, group))
+        check(lib.dp_leave(self._dp, slot, group))
 
     def need_ack(self, group: int, yes: bool) -> None:
         """Whether messages to the group need level ack (a program takes delivery there)."""
-        _check(lib.dp_need_ack(self._dp, group, yes))
+        check(lib.dp_need_ack(self._dp, group, yes))
+
+    def need_preack(self, group: int, yes: bool) -> None:
+        """Whether somebody waits for level preack of messages to the group, which is of order abcast or token."""
+        check(lib.dp_need_preack(self._dp, group, yes))
 
     def hold(self, yes: bool) -> None:
         """Take no new messages from clients; ``send``'s still go."""
@@ -574,7 +581,7 @@ class DataPath(Unattended):
         code = lib.dp_send(self._dp, client, group, type, need_ack, ffi.from_buffer(data), len(data))
         if code == _FULL:
             return False
-        _check(code)
+        check(code)
         return True
 
     def set_core(self, core: CorePointers, stations: int) -> None:
@@ -582,39 +589,7 @@ class DataPath(Unattended):
         lib.dp_core(self._dp, ffi.cast("struct zj_core *", core.handle_pointer), stations)
         self._core, self._former_core = core, self._core  # what is held back may be the former one's until ``reset``
 
-    # ---- cores of two stations, and what is sent by them
-
-    def pair(self, station: int, core_pointer: int | None) -> None:
-        """Frames with flag PAIR of this station (1..n) go to this core, whose timers run in ``turn``; None: to none. The core
-        must exist until then."""
-        core = ffi.NULL if core_pointer is None else ffi.cast("struct zj_core *", core_pointer)
-        _check(lib.dp_pair(self._dp, station, core))
-
-    def pair_waits(self, station: int, yes: bool) -> None:
-        """Room in the core's window is news."""
-        _check(lib.dp_pair_waits(self._dp, station, yes))
-
-    def pairs(self) -> tuple[int, int]:
-        """Bitmaps (bit k: station k + 1), cleared: cores with news, and stations whose frames came while there was no core."""
-        lib.dp_pairs(self._dp, self._pairs, self._pairs + 1)
-        return self._pairs[0], self._pairs[1]
-
-    def client_hold(self, slot: int, yes: bool) -> None:
-        """Read nothing more from this client, or go on."""
-        _check(lib.dp_client_hold(self._dp, slot, yes))
-
-    def own_sent(self, slot: int, level: int, notify: bool) -> int:
-        """A message that ``take`` has given has been sent. Returns its number among the client's messages, from 1."""
-        _check(lib.dp_own_sent(self._dp, slot, level, notify, self._pairs))
-        return int(self._pairs[0])
-
-    def own_done(self, slot: int, number: int, level: int) -> None:
-        """It has reached this level and those below. Raises OSError: ENOENT no such message."""
-        _check(lib.dp_own_done(self._dp, slot, number, level))
-
-    def refuse(self, slot: int, code: str, text: str, *, handle: int) -> None:
-        """Refuse a message that ``take`` has given."""
-        _check(lib.dp_refuse(self._dp, slot, code.encode(), text.encode(), handle))
+    # ---- the end of an instance, and what Python takes
 
     def lost(self) -> dict[int, Lost]:
         """What ``reset`` would cost each client now, by slot; clients without a cost are left out."""
@@ -627,7 +602,7 @@ class DataPath(Unattended):
 
     def _lost(self, function: Any) -> dict[int, Lost]:
         table = ffi.new("struct dp_lost[]", CLIENTS_MAX)
-        _check(function(self._dp, table))
+        check(function(self._dp, table))
         rows = enumerate(struct.iter_unpack("=QQII", ffi.buffer(table)))
         return {slot: Lost(row[0], row[1], row[2] != 0) for slot, row in rows if any(row)}
 
@@ -655,7 +630,7 @@ class DataPath(Unattended):
     def client_info(self, slot: int) -> ClientInfo:
         """Raises OSError: ENOENT no such slot."""
         i = self._info
-        _check(lib.dp_client_info(self._dp, slot, i))
+        check(lib.dp_client_info(self._dp, slot, i))
         done = (i.done[0], i.done[1], i.done[2])
         return ClientInfo(i.queued_bytes, i.unsent_bytes, i.sent, i.delivered, done, i.client, bool(i.closing), bool(i.paused))
 

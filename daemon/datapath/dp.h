@@ -19,6 +19,9 @@
 struct dp;
 struct zj_core;
 struct zj_api;
+struct zj_multi;
+struct zj_multi_api;
+struct zj_sendq;
 
 /* What a frame bears besides its PDU. SIPHASH: a seal under the cluster's key; frames without are dropped.
  * SESSIONS: envelope and tag, which prove who sends it now. */
@@ -199,14 +202,16 @@ int dp_client_cut_off(struct dp *d, uint32_t slot, uint64_t deadline_ns);
 int dp_client_put(struct dp *d, uint32_t slot, uint8_t type, uint8_t flags, uint16_t handle, const uint8_t *body, uint32_t size,
                   uint64_t position, uint32_t level, uint32_t urgent);
 enum dp_may { DP_MAY_NOT = 0, DP_MAY_SEND = 1, DP_MAY_WAIT = 2 }; /* refused; taken; waits at the head of the client's input */
-/* SEND on handle goes to group, delivered in this ordering (enum zj_ordering). */
-int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t may_send, uint32_t ordering);
+/* SEND on handle goes to group, delivered in this ordering (ZJW_ORDERING). direct, for orders abcast and token: no word of Python's
+ * is needed for what goes there. */
+int dp_handle(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t may_send, uint32_t ordering, uint32_t direct);
 int dp_handle_drop(struct dp *d, uint32_t slot, uint16_t handle);
 /* Deliver from here. ordering ZJ_FIFO (level ordered only): messages in FIFO order as well, on acceptance; members of a group in
- * total order do not get these. */
+ * total order do not get these. Of orders abcast and token (no level ack): what dp_multi_deliver and the machine deliver. */
 int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32_t level, uint32_t no_self, uint32_t ordering);
 int dp_leave(struct dp *d, uint32_t slot, uint32_t group);
 int dp_need_ack(struct dp *d, uint32_t group, uint32_t yes);         /* messages to the group need level ack */
+int dp_need_preack(struct dp *d, uint32_t group, uint32_t yes);      /* somebody waits for level preack of those to this group */
 void dp_hold(struct dp *d, uint32_t yes);            /* 1: take no new messages from clients (closed, draining) */
 int dp_unsent(const struct dp *d);                   /* messages read from clients, or dp_send's, not yet taken by the core */
 /* What dp_reset would say now, by slot; nothing is changed but what the core's positions allow by now is released. */
@@ -236,8 +241,12 @@ void dp_core(struct dp *d, struct zj_core *core, uint32_t stations);
 /* Frames with flag PAIR of this station (1..n) go to this core, which must exist until it is replaced (NULL: none). Its timers run in
  * dp_turn; messages that it has accepted, and others offered to it, are Python's. */
 int dp_pair(struct dp *d, uint32_t station, struct zj_core *core);
+/* Its records: those that wait for it, as the machine makes them; index: of the other end in the core; incarnation: of its station.
+ * The queue must exist as long as the core. */
+int dp_pair_records(struct dp *d, uint32_t station, struct zj_sendq *queue, uint32_t index, uint32_t incarnation);
+uint64_t dp_pair_malformed(const struct dp *d, uint32_t station); /* messages that were no records */
 int dp_pair_waits(struct dp *d, uint32_t station, uint32_t yes); /* 1: room in its window is news */
-/* Bitmaps (bit k: station k + 1), which are cleared: cores with news, and stations whose frames came while there was none. */
+/* Bitmaps (bit k: station k + 1), which are cleared, as is the news of room: cores with news, and stations whose frames came while there was none. */
 void dp_pairs(struct dp *d, uint64_t *news, uint64_t *asked);
 
 /* The client is one of a user's whose memory is bounded (dp_user_limits): the one that would need more is cut off. */
@@ -253,6 +262,37 @@ int dp_own_sent(struct dp *d, uint32_t slot, uint32_t level, uint32_t notify, ui
 int dp_refuse(struct dp *d, uint32_t slot, const char *code, const char *text, uint16_t handle);
 /* It has reached all levels up to this one. */
 int dp_own_done(struct dp *d, uint32_t slot, uint64_t number, uint32_t level);
+
+/* ---- the machine of groups that overlap (proto/core/multi) ---- */
+/* order: 0 abcast, 1 token; era: its number in 8 bytes. */
+/* From now on the data path gives it what links bring, and carries out what comes of it. machine NULL: Python does. sends: messages
+ * of programs as well; else, that there may be room for one is news (DP_W_PAIR). bytes_max: of one, and of all that are not
+ * finished. */
+int dp_multi_drive(struct dp *d, const struct zj_multi_api *api, struct zj_multi *machine, uint32_t sends, uint64_t bytes_max);
+/* Now: all that links have brought, and what has been given to the machine since. Returns the stations (bits) for which there are
+ * records, and no link. */
+uint64_t dp_multi_go(struct dp *d);
+struct dp_record { uint8_t *data; uint32_t size, group, incarnation; uint16_t client; uint8_t source, type; };
+int dp_multi_foreign(struct dp *d, struct dp_record *out); /* 1: one that is not of the machine's era, until the next call; 0: none */
+/* A message of this order is delivered: to all programs here that are in one of its groups, by dp_join, to each on its lowest handle. */
+struct dp_multi_message {
+    const uint8_t *data; uint64_t time; uint32_t size, number; uint16_t client; uint8_t origin, order, count, pad[3];
+    uint32_t groups[16];
+};
+int dp_multi_deliver(struct dp *d, const struct dp_multi_message *message);
+int dp_multi_release(struct dp *d, uint32_t order);   /* the next one of this order has reached level preack; -EINVAL: there is none */
+/* The views of an era are at this place of an order. Returns the position for dp_client_put, at level DP_MULTI_LEVEL + order. */
+#define DP_MULTI_LEVEL 3
+uint64_t dp_multi_view(struct dp *d, uint32_t order, uint64_t era);
+void dp_multi_settled(struct dp *d, uint64_t era);    /* all before this era is closed */
+/* A message with this number has been sent for a client (slot DP_CLIENTS_MAX: it has gone); as dp_own_sent. */
+int dp_multi_own(struct dp *d, uint32_t slot, uint32_t number, uint32_t size, uint32_t level, uint32_t notify);
+void dp_multi_finished(struct dp *d, uint32_t number);
+/* 1: a message that waits here for room goes before one to these groups. */
+int dp_multi_goes_first(const struct dp *d, uint32_t count, const uint32_t *groups);
+void dp_multi_unfinished(const struct dp *d, uint32_t *count, uint64_t *bytes);
+/* Forget all of it: places, unfinished messages, who is in which group; the machine is not driven any more. */
+void dp_multi_clear(struct dp *d);
 
 /* ---- tests and tools ---- */
 uint64_t dp_seal(const uint8_t key[16], const uint8_t *data, uint32_t size); /* SipHash-2-4 */

@@ -54,7 +54,7 @@ static struct dp_route *route_get(struct dp *d, uint32_t group)
 
 static void route_drop_if_unused(struct dp *d, struct dp_route *r)
 {
-    if (r->count || r->need_ack)
+    if (r->count || r->need_ack || r->need_preack)
         return;
     uint32_t hole = route_start(d, r->group);
     while (d->routes[hole] != r)
@@ -86,7 +86,8 @@ int dp_join(struct dp *d, uint32_t slot, uint16_t handle, uint32_t group, uint32
 {
     if (!client_live(d, slot))
         return -ENOENT;
-    if (level >= ZJ_LEVELS || ordering >= ZJ_ORDERINGS || (ordering == ZJ_FIFO && level != ZJ_ORDERED))
+    if (level >= ZJ_LEVELS || ordering > ZJW_ORDERING_TOKEN || (ordering == ZJ_FIFO && level != ZJ_ORDERED) ||
+        (ordering >= ZJ_ORDERINGS && level > ZJ_PREACK))
         return -EINVAL;
     struct dp_route *r = route_get(d, group);
     if (!r)
@@ -127,11 +128,40 @@ int dp_need_ack(struct dp *d, uint32_t group, uint32_t yes)
     return 0;
 }
 
+int dp_need_preack(struct dp *d, uint32_t group, uint32_t yes)
+{
+    struct dp_route *r = yes ? route_get(d, group) : route_find(d, group);
+    if (!r)
+        return yes ? -ENOMEM : 0;
+    r->need_preack = yes != 0;
+    route_drop_if_unused(d, r);
+    return 0;
+}
+
 void groups_leave_all(struct dp *d, uint32_t slot)
 {
     for (uint32_t i = 0; i < d->route_cap;) {
         struct dp_route *r = d->routes[i];
-        if (r && route_leave(r, slot) == 0 && r->count == 0 && !r->need_ack)
+        if (r && route_leave(r, slot) == 0 && r->count == 0 && !r->need_ack && !r->need_preack)
+            route_drop_if_unused(d, r); /* another may have moved to this place: look again */
+        else
+            i++;
+    }
+}
+
+void groups_forget_overlapping(struct dp *d)
+{
+    for (uint32_t i = 0; i < d->route_cap;) {
+        struct dp_route *r = d->routes[i];
+        uint32_t kept = 0;
+        for (uint32_t k = 0; r && k < r->count; k++)
+            if (r->members[k].ordering < ZJ_ORDERINGS)
+                r->members[kept++] = r->members[k];
+        if (r) {
+            r->count = kept;
+            r->need_preack = 0;
+        }
+        if (r && !r->count && !r->need_ack)
             route_drop_if_unused(d, r); /* another may have moved to this place: look again */
         else
             i++;

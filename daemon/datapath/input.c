@@ -122,7 +122,7 @@ static int input_read(struct dp *d, struct dp_client *c)
 
 #define SEND_TO_LIST (DP_SEND_TO + 2u * 16u) /* bytes of the longest list of handles */
 
-enum head { HEAD_NONE, HEAD_PART, HEAD_SEND, HEAD_WAIT, HEAD_CONTROL, HEAD_REFUSED, HEAD_BAD };
+enum head { HEAD_NONE, HEAD_PART, HEAD_SEND, HEAD_WAIT, HEAD_OVERLAP, HEAD_CONTROL, HEAD_REFUSED, HEAD_BAD };
 
 /* Refused by its header alone: the body is never collected. */
 static enum head refuse_head(struct dp *d, struct dp_client *c, const char *code, const char *text, uint16_t handle, uint32_t size)
@@ -185,12 +185,14 @@ static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
             if (b->may_send == DP_MAY_WAIT)
                 return HEAD_WAIT;
             if (b->ordering >= ZJ_ORDERINGS && have - DP_HEADER >= *size)
-                return d->hold ? HEAD_WAIT : HEAD_CONTROL; /* of an order that Python drives */
+                return d->hold ? HEAD_WAIT : multi_sends(d) && b->direct ? HEAD_OVERLAP : HEAD_CONTROL;
         }
         if (have - DP_HEADER < *size)
             return HEAD_PART;
         if (type == DP_F_SEND_TO && d->hold)
             return HEAD_WAIT;
+        if (type == DP_F_SEND_TO && multi_sends(d))
+            return HEAD_OVERLAP;
         return type == DP_F_SEND ? HEAD_SEND : HEAD_CONTROL;
     }
 }
@@ -247,6 +249,26 @@ static int asks_only(const struct dp_client *c)
 
 enum served { SERVED_DRY, SERVED_BLOCKED, SERVED_QUANTUM };
 
+static enum served for_python(struct dp *d, struct dp_client *c)
+{
+    c->taking = 1;
+    take_push(d, c);
+    return SERVED_DRY;
+}
+
+/* 1: sent, or refused; 0: not now; -1: for Python. */
+static int send_head(struct dp *d, struct dp_client *c, enum head head, uint32_t size, int only_partial)
+{
+    if (head == HEAD_REFUSED)
+        return 1;
+    if (head == HEAD_SEND)
+        return (d->hold || only_partial) && !c->begun ? 0 : offer(d, c, size);
+    const int sent = multi_send(d, c);
+    if (sent > 0)
+        input_consume(c, DP_HEADER + size);
+    return sent;
+}
+
 /* Serve one client until it has nothing, the core has no room, or its quantum is over; a quantum that the core's lack of room
  * cuts short goes on the next time, or one client could have all the room for ever. *taken counts messages and reads. */
 static enum served serve(struct dp *d, struct dp_client *c, int only_partial, uint32_t *taken)
@@ -263,6 +285,7 @@ static enum served serve(struct dp *d, struct dp_client *c, int only_partial, ui
         if (c->paused && !c->begun)
             return SERVED_DRY; /* clients_write() takes it up again */
         uint32_t size = 0;
+        int sent = 0;
         const enum head head = input_head(d, c, &size);
         switch (head) {
         case HEAD_BAD:
@@ -275,22 +298,17 @@ static enum served serve(struct dp *d, struct dp_client *c, int only_partial, ui
                 c->quantum += DP_QUANTUM_MESSAGE;
                 continue;
             }
-            c->taking = 1;
-            take_push(d, c);
-            return SERVED_DRY;
+            return for_python(d, c);
         case HEAD_WAIT:
             return SERVED_BLOCKED;
+        case HEAD_OVERLAP:
         case HEAD_SEND:
-            if ((d->hold || only_partial) && !c->begun)
-                return SERVED_BLOCKED;
-            if (!offer(d, c, size))
-                return SERVED_BLOCKED;
-            ++*taken;
-            c->quantum += size + DP_QUANTUM_MESSAGE;
-            continue;
         case HEAD_REFUSED: /* errors pile up too: look whether to pause before the next */
+            sent = send_head(d, c, head, size, only_partial);
+            if (sent <= 0)
+                return sent ? for_python(d, c) : SERVED_BLOCKED;
             ++*taken;
-            c->quantum += DP_QUANTUM_MESSAGE;
+            c->quantum += (head == HEAD_REFUSED ? 0 : size) + DP_QUANTUM_MESSAGE;
             continue;
         case HEAD_NONE:
             size = 0;
@@ -342,6 +360,7 @@ static int offer_pending(struct dp *d, uint32_t *taken)
 uint32_t clients_offer(struct dp *d, uint32_t *more)
 {
     uint32_t taken = 0, rounds = 0;
+    d->multi.blocked = 0;
     if (d->orphan.map && d->api->offer(d->core, &d->orphan.m)) {
         orphan_free(d);
         taken++;
@@ -370,6 +389,7 @@ uint32_t clients_offer(struct dp *d, uint32_t *more)
             break;
         }
     }
+    *more |= d->multi.blocked && sending_next_has_gone(d);
     return taken;
 }
 

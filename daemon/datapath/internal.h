@@ -15,8 +15,10 @@
  * groups.c   which client takes delivery of what
  * orphan.c   the SEND at the head of a client's input, also after its client has gone
  * ending.c   how a connection ends
+ * sending.c  messages of programs to groups that overlap: unfinished ones, and sending
  * input.c    reading from clients, parsing, offering to the core
  * output.c   delivering to clients, writing to them
+ * overlap.c  groups that overlap: records, delivery, level preack
  * clients.c  their slots, and what Python does with them
  * turn.c     the loop that joins them, and its timer
  */
@@ -35,6 +37,7 @@
 
 #include "dp.h"
 #include "dp_client.h"
+#include "multi/multi.h"
 #include "zj.h"
 #include "zj_envelope.h"
 #include "zj_wire.h"
@@ -241,7 +244,13 @@ void pieces_free(struct dp_pieces *p);
 
 /* ---- pairs ---- */
 /* The link of two stations to one other. mac: its address on each of our links, known: bit of the link. */
-struct dp_pair { zj_core *core; uint8_t mac[DP_LINKS_MAX][6]; uint8_t known, waits; };
+struct dp_pair {
+    zj_core *core;
+    zj_sendq *queue;             /* dp_pair_records; NULL: records are Python's */
+    uint64_t malformed;
+    uint32_t index, incarnation;
+    uint8_t mac[DP_LINKS_MAX][6], known, waits;
+};
 #define DP_ASKED_MAX 16u                       /* frames kept until a turn of Python's is over */
 struct dp_asked { uint8_t *data; uint32_t size; uint8_t other, link, to_group, mac[6]; };
 /* Bits are station numbers - 1. asked: frames came and there is no core, and the first are kept; news: something to be taken, or
@@ -378,7 +387,7 @@ struct dp_queue {
     uint8_t busy;                                /* used since the last tidying */
 };
 
-struct dp_bound { uint32_t group; uint8_t bound, may_send, ordering, pad; };
+struct dp_bound { uint32_t group; uint8_t bound, may_send, ordering, direct; };
 
 struct dp_client {
     int fd;                      /* -1: closed by us, the slot waits for dp_client_remove */
@@ -429,7 +438,7 @@ struct dp_member { uint16_t slot, handle; uint8_t level, no_self, ordering, pad;
  * position. */
 struct dp_route {
     uint32_t group, count, cap;
-    uint8_t need_ack, fifo_src, fifo_open, fifo_placed;
+    uint8_t need_ack, need_preack, fifo_src, fifo_open, fifo_placed;
     uint64_t fifo_clock, fifo_position;
     struct dp_member *members;
 };
@@ -437,6 +446,28 @@ struct dp_route {
 /* A message of which the core has a part when its client goes: it must be finished, or no other could ever be fragmented. There
  * is never more than one, for the core takes one in pieces at a time. The map is the client's former input buffer. */
 struct dp_orphan { uint8_t *map; uint32_t cap; struct zj_offer m; };
+
+/* ---- groups that overlap ---- */
+#define DP_MULTI_UNFINISHED 1024u              /* a power of two above the machine's window */
+_Static_assert(DP_MULTI_LEVEL == ZJ_LEVELS, "levels of marks: those of the main order, then preack of these orders");
+struct dp_unfinished { uint64_t own; uint32_t number, size; uint16_t slot, client; uint8_t used; }; /* own: as in dp_between, 0: of none */
+/* Places of level preack, as a ring; released: messages in front that are, behind a view that is not. */
+struct dp_line { uint64_t *items; uint32_t cap; uint64_t head, tail, released, messages; };
+struct dp_addressed { uint32_t count, groups[ZJ_MULTI_GROUPS]; }; /* ascending */
+struct dp_multi {
+    const struct zj_multi_api *api;
+    zj_multi *machine;                         /* NULL: Python's */
+    uint8_t sends, has_sent, blocked, has_room; /* blocked: a message waits in a client's input; has_room: perhaps no longer */
+    uint64_t unlinked, bytes_max, bytes, settled;
+    uint32_t count;                            /* of the unfinished ones; by number */
+    struct dp_unfinished unfinished[DP_MULTI_UNFINISHED];
+    struct dp_addressed next;                  /* the message that waits for room: none that shares a group with it goes before it */
+    uint16_t next_slot, next_client;
+    uint64_t next_sends;                       /* of the client, before it */
+    struct dp_line line[ZJ_MULTI_ORDERS];
+    struct dp_record *foreign;
+    uint32_t foreign_count, foreign_cap, foreign_taken;
+};
 
 struct dp_pending { uint8_t *data; uint32_t size, head, tail, cap; uint32_t count, offered; };
 
@@ -460,6 +491,7 @@ struct dp {
     struct dp_counters counters;
     struct dp_guard guard;
     struct dp_pairs pairs;
+    struct dp_multi multi;
     struct dp_links links;
     struct dp_hearing *hearing;         /* NULL: no link */
     struct dp_pieces pieces;
@@ -490,7 +522,7 @@ struct dp {
     struct dp_pending sends;     /* Python's messages, oldest first */
     struct dp_orphan orphan;
 
-    uint64_t positions[ZJ_LEVELS];
+    uint64_t positions[ZJ_LEVELS + ZJ_MULTI_ORDERS]; /* of the main order, and of the lines of the others */
     struct dp_group group;       /* a copy: the core's pointer would not outlive the turn */
     uint8_t *group_data;         /* room for any message from the start: none is lost for want of memory */
     uint32_t group_touched;      /* bytes of it that have been used */
@@ -603,6 +635,7 @@ static inline int input_must_pause(const struct dp *d, const struct dp_client *c
 struct dp_route *route_find(const struct dp *d, uint32_t group);
 void groups_leave_all(struct dp *d, uint32_t slot);
 void groups_reset(struct dp *d);
+void groups_forget_overlapping(struct dp *d);  /* nobody is in a group of order abcast or token */
 void groups_free(struct dp *d);
 
 /* ---- orphan.c ---- */
@@ -621,6 +654,13 @@ void client_slow(struct dp *d, struct dp_client *c);
 void client_no_memory(struct dp *d, struct dp_client *c);
 void client_many(struct dp *d, struct dp_client *c, const char *option); /* its user's programs take too much memory */
 
+/* ---- sending.c ---- */
+static inline int multi_sends(const struct dp *d) { return d->multi.sends && !d->hold; }
+int multi_send(struct dp *d, struct dp_client *c); /* the message at its head: 1 sent, 0 not now, -1 for Python */
+void multi_own_done(struct dp *d, uint32_t number, uint32_t level);
+int sending_next_has_gone(struct dp *d);       /* for whom others have waited */
+void sending_reset(struct dp *d);
+
 /* ---- input.c ---- */
 void clients_event(struct dp *d, uint32_t slot, uint32_t events);
 uint32_t clients_offer(struct dp *d, uint32_t *more);
@@ -629,6 +669,7 @@ void input_reset(struct dp *d);
 void input_free(struct dp *d);
 
 /* ---- output.c ---- */
+void client_give(struct dp *d, const struct dp_member *to, struct dp_client *c, const struct zj_message *m, int own);
 void clients_deliver(struct dp *d, const struct zj_message *m);
 void clients_accept(struct dp *d, const struct zj_message *m);
 void clients_placed(struct dp *d, const struct zj_message *m);
@@ -636,6 +677,12 @@ void clients_release(struct dp *d);
 void clients_write(struct dp *d, uint64_t now);
 uint64_t clients_due(const struct dp *d);
 void clients_tidy(struct dp *d, uint64_t now);
+
+/* ---- overlap.c ---- */
+uint32_t overlap_turn(struct dp *d, uint64_t now, uint32_t *more); /* what there is to be done; returns how much. *more: offer again */
+uint64_t overlap_due(const struct dp *d);
+int overlap_is_unsafe(const struct dp *d, const struct dp_client *c);
+void overlap_free(struct dp *d);
 
 /* ---- clients.c ---- */
 void clients_init(struct dp *d);

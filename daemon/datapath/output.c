@@ -13,7 +13,7 @@ int dp_client_put(struct dp *d, uint32_t slot, uint8_t type, uint8_t flags, uint
         return -ENOENT;
     if (c->closing || c->broken)
         return -EPIPE;
-    if (level >= ZJ_LEVELS || size > DP_FRAME_MAX)
+    if (level >= ZJ_LEVELS + ZJ_MULTI_ORDERS || size > DP_FRAME_MAX)
         return -EINVAL;
     uint8_t head[DP_HEADER];
     put_header(head, size, type, flags, handle);
@@ -31,7 +31,7 @@ int dp_client_put(struct dp *d, uint32_t slot, uint8_t type, uint8_t flags, uint
     return -EPIPE;
 }
 
-static void give(struct dp *d, const struct dp_member *to, struct dp_client *c, const struct zj_message *m, int own)
+void client_give(struct dp *d, const struct dp_member *to, struct dp_client *c, const struct zj_message *m, int own)
 {
     uint8_t head[DP_HEADER + DP_MESSAGE];
     if (queue_bytes(&c->q) > d->cfg.queue_bytes_max) {
@@ -78,9 +78,9 @@ void clients_deliver(struct dp *d, const struct zj_message *m)
         const struct dp_member *to = &r->members[i];
         struct dp_client *c = &d->clients[to->slot];
         const int own = own_slot == (int)to->slot;
-        if (c->closing || c->broken || (own && to->no_self))
+        if (c->closing || c->broken || (own && to->no_self) || to->ordering >= ZJ_ORDERINGS)
             continue;
-        give(d, to, c, m, own);
+        client_give(d, to, c, m, own);
     }
     if (own_slot >= 0)
         count_own(d, m, own_slot);
@@ -98,7 +98,7 @@ void clients_accept(struct dp *d, const struct zj_message *m)
         const int own = own_slot == (int)to->slot;
         if (to->ordering != ZJ_FIFO || c->closing || c->broken || (own && to->no_self))
             continue;
-        give(d, to, c, m, own);
+        client_give(d, to, c, m, own);
         if (fifo_reaches(r, m)) {
             r->fifo_open = 1;
             r->fifo_placed = 0;

@@ -104,6 +104,22 @@ int dp_pair(struct dp *d, uint32_t station, struct zj_core *core)
     return 0;
 }
 
+int dp_pair_records(struct dp *d, uint32_t station, struct zj_sendq *queue, uint32_t index, uint32_t incarnation)
+{
+    if (station < 1 || station > ZJW_STATIONS_MAX || !(d->pairs.open >> (station - 1) & 1))
+        return -ENOENT;
+    struct dp_pair *p = &d->pairs.at[station - 1];
+    p->queue = queue;
+    p->index = index;
+    p->incarnation = incarnation;
+    return 0;
+}
+
+uint64_t dp_pair_malformed(const struct dp *d, uint32_t station)
+{
+    return station >= 1 && station <= ZJW_STATIONS_MAX ? d->pairs.at[station - 1].malformed : 0;
+}
+
 int dp_pair_waits(struct dp *d, uint32_t station, uint32_t yes)
 {
     if (station < 1 || station > ZJW_STATIONS_MAX || !(d->pairs.open >> (station - 1) & 1))
@@ -117,4 +133,5 @@ void dp_pairs(struct dp *d, uint64_t *news, uint64_t *asked)
     *news = d->pairs.news;
     *asked = d->pairs.asked;
     d->pairs.news = d->pairs.asked = 0;
+    d->multi.has_room = 0;
 }

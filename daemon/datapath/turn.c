@@ -159,6 +159,7 @@ static uint64_t next_due(const struct dp *d, uint64_t deadline, uint64_t now)
         due = min64(due, d->hearing->due);
     if (d->pairs.open)
         due = min64(due, max64(pairs_due(&d->links.above), now + DP_CONFIRM_GUARD_NS));
+    due = min64(due, overlap_due(d));
     return min64(due, clients_due(d));
 }
 
@@ -302,7 +303,8 @@ static uint32_t wants(struct dp *d, uint32_t status, uint64_t now)
         want |= DP_W_LINK;
     if (status & ZJ_S_FENCED && !d->fenced)
         want |= DP_W_FENCED;
-    if (d->pairs.news | d->pairs.asked)
+    if (d->pairs.news | d->pairs.asked | d->multi.unlinked || d->multi.foreign_count ||
+        (d->multi.machine && !d->multi.sends && d->multi.has_room))
         want |= DP_W_PAIR;
     if (d->spread.doubt_is_new || d->links.large || (d->hearing && d->hearing->due && d->hearing->due <= now) ||
         (d->api->asked_again(d->core) != d->again && now >= d->again_rest))
@@ -316,6 +318,20 @@ static uint32_t repair_and_beat(struct dp *d, uint64_t now, uint32_t drained, in
     if (drained && nak_due(d) <= now)
         d->api->nak(d->core, now); /* thousands a second where frames are lost: too many for the engine's timer */
     return (drained || over) && d->api->beat(d->core, now) ? d->api->step(d->core, now, drained) : 0;
+}
+
+/* What links of two stations have brought, and what follows from it; frames sent. */
+static uint32_t turn_pairs(struct dp *d, uint64_t now, uint32_t drained, uint32_t *work, uint32_t *more)
+{
+    if (d->pairs.open)
+        pairs_step(&d->links.above, now, drained);
+    const uint32_t done = overlap_turn(d, now, more);
+    *work += done;
+    if (!d->pairs.open)
+        return 0;
+    if (done)
+        pairs_step(&d->links.above, now, drained);
+    return links_transmit_pairs(&d->links, now);
 }
 
 static void turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
@@ -336,10 +352,7 @@ static void turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
         status |= repair_and_beat(d, now, drained, now >= slice_end);
         /* Frames first: other stations wait for them, our clients only for us. */
         uint32_t sent = links_transmit(&d->links, now, &more);
-        if (d->pairs.open) {
-            pairs_step(&d->links.above, now, drained);
-            sent += links_transmit_pairs(&d->links, now);
-        }
+        sent += turn_pairs(d, now, drained, &work, &more);
         clients_release(d);
         work += deliver(d, &undelivered);
         progress += sent + work;

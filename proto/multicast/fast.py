@@ -16,7 +16,6 @@ from ..core._core import ffi, lib
 from ..errors import InvariantError
 from .codec import Encoded, decode, encode, era_bytes, era_number
 from .main import MainOrder
-from .ordering import add_digest
 from .records import Data, Deliver, Effect, Finished, Id, Record, Relay, Release, Send, era_of
 from .sendqueue import SendQueue
 from .station import Station
@@ -24,7 +23,7 @@ from .tables import ORDERS, EraNumber, Program, Table, TokenTable
 from .work import Counts, Gone, Message, Work
 
 STATIONS: Final = 64
-EVENT: Final = struct.Struct("=QQQIIIHBBBB6x16I")
+EVENT: Final = struct.Struct("@QQPIIIHBBBB6x16I")
 """``struct zj_multi_event``."""
 DELIVER: Final = lib.ZJ_MULTI_DELIVER
 RELEASE: Final = lib.ZJ_MULTI_RELEASE
@@ -63,6 +62,8 @@ class FastStation(Station):
         """That era."""
         self._old: dict[Id, Message] = {}
         """Messages of earlier eras that C knows by name only."""
+        self.pointer = int(ffi.cast("uintptr_t", self._multi))
+        """Of the machine in C, for the data path."""
         self._count = ffi.new("uint32_t *")
         self._size = ffi.new("uint64_t *")
         self._groups = ffi.new("uint32_t[16]")
@@ -99,11 +100,8 @@ class FastStation(Station):
         malformed[0] = 0
         while lib.zj_multi_take(self._multi, core, index, source, incarnation, foreign, malformed):
             data = bytes(ffi.buffer(foreign.data, foreign.size))
-            record = decode(Encoded(foreign.type, foreign.group, foreign.client, data), source, incarnation)
-            if record is None:
+            if not self.take_foreign(source, incarnation, Encoded(foreign.type, foreign.group, foreign.client, data)):
                 malformed[0] += 1
-            else:
-                self._take(source, record)
         return int(malformed[0])
 
     def take_records(self, source: int, records: Iterable[Record]) -> None:
@@ -147,22 +145,25 @@ class FastStation(Station):
         if not count:
             return
         era, now = self._of_era, era_bytes(self._of_era)
-        start = lib.zj_multi_bytes(self._multi, self._size)
-        contents = bytes(ffi.buffer(start, self._size[0])) if self._size[0] else b""
         for event in EVENT.iter_unpack(ffi.buffer(events, count * EVENT.size)):
-            of, time, offset, size, number, incarnation, client, kind, origin, order, n = event[:11]
+            of, time, start, size, number, incarnation, client, kind, origin, order, n = event[:11]
             name = Id(era if of == now else era_number(of), origin, number)
             if kind == DELIVER:
-                groups = event[11 : 11 + n]
-                for group in groups:
-                    self.digests[era, group] = add_digest(self.digests[era, group], name)
+                content = bytes(ffi.buffer(ffi.cast("uint8_t *", start), size)) if size else b""
                 program = Program(origin, incarnation, client)
-                effects.append(Deliver(name, program, ORDERS[order], groups, contents[offset : offset + size], time))
+                effects.append(Deliver(name, program, ORDERS[order], event[11 : 11 + n], content, time))
             elif kind == RELEASE:
-                effects.append(Release(name))
+                effects.append(Release(name, ORDERS[order]))
             else:
                 effects.append(Finished(name))
         lib.zj_multi_clear(self._multi)
+
+    def take_foreign(self, source: int, incarnation: int, encoded: Encoded) -> bool:
+        """A record that the data path has taken from a link, and that is not of the era that C has. False: it makes no sense."""
+        record = decode(encoded, source, incarnation)
+        if record is not None:
+            self._take(source, record)
+        return record is not None
 
     @property
     def ready(self) -> frozenset[int]:
@@ -263,6 +264,11 @@ class FastStation(Station):
         return totals
 
     @property
+    def n_dropped(self) -> int:
+        """Records that contradict their era's tables."""
+        return self.dropped + int(self._totals().dropped)
+
+    @property
     def n_reports(self) -> int:
         """Messages of which reports are kept."""
         return int(self._totals().reports) if self.is_fast else len(self.reports)
@@ -303,6 +309,7 @@ class FastStation(Station):
         for name in self._old.keys() - messages.keys():
             self._gone[name.era, name.origin].add(name.number)
         self._old = {}
+        self._take_digests()
         lasts = ffi.new("struct zj_multi_last[]", max(totals.lasts, 1))
         lib.zj_multi_lasts(self._multi, lasts)
         self.last = {(Program(x.origin, x.incarnation, x.client), ORDERS[x.order]): x.number for x in lasts[0 : totals.lasts]}
@@ -315,6 +322,12 @@ class FastStation(Station):
                 for number in numbers[0:count]:
                     gone.add(number)
         self.is_fast = False
+
+    def _take_digests(self) -> None:
+        era = next((era for era in self.main.eras if era.number == self._of_era), None)
+        for k, order in enumerate(ORDERS if era is not None else ()):
+            for group in era.tables[order].groups_of(self.me) if era is not None else ():
+                self.digests[self._of_era, group] = lib.zj_multi_digest(self._multi, k, group)
 
     def unreleased(self, order: int) -> list[Id]:
         """Messages that are delivered and not released, in their order."""

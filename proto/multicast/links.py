@@ -66,11 +66,17 @@ class Pair:
         self.core.open(now, life.instance, view_hash(life.instance, incarnations), incarnations, frame_max)
         if own_frame_max is not None:  # else what the other end takes would be built, whatever the interface carries
             self.core.set_frame_max(own_frame_max)
-        self._index = 1 if station == low else 0
+        self.index = 1 if station == low else 0
+        """Of the other end in the core."""
         self._queue = SendQueue()
         self._since = now
         self.malformed = 0
         """Messages of the other station that are no records."""
+
+    @property
+    def queue_pointer(self) -> int:
+        """Of the records that wait, for the data path."""
+        return self._queue.pointer
 
     @property
     def waits(self) -> bool:
@@ -87,18 +93,16 @@ class Pair:
 
     def pump(self, now: int) -> bool:
         """Give the core what it has room for. Returns whether it has taken something: step it then."""
-        if self._queue and not self.core.unstable:
-            self._since = now
-        return self._queue.pump(self.core.handle)
+        return self._queue.pump(self.core.handle, now)
 
     def give_to(self, machine: FastStation) -> None:
         """Give the machine the records that have been accepted, without a detour through Python."""
-        self.malformed += machine.take_link(self.core.handle, self._index, self.other, self.incarnation)
+        self.malformed += machine.take_link(self.core.handle, self.index, self.other, self.incarnation)
         self.core.positions()
 
     def take(self) -> list[list[Record]]:
         """Records that have been accepted, by PDU."""
-        arrived = [m for m in self.core.deliver() if m.src == self._index and m.stage == Stage.ACCEPTED]
+        arrived = [m for m in self.core.deliver() if m.src == self.index and m.stage == Stage.ACCEPTED]
         out: list[list[Record]] = []
         for _, messages in groupby(arrived, lambda m: m.clock):
             records: list[Record] = []
@@ -118,7 +122,7 @@ class Pair:
 
     def is_stuck(self, now: int, timeout_ns: int) -> bool:
         """Rule L4: something is pending, and nothing was confirmed for this time."""
-        moved = max(self._since, self.core.peer(self._index).ack_moved_ns)
+        moved = max(self._since, self._queue.since_ns, self.core.peer(self.index).ack_moved_ns)
         return (self.core.unstable or bool(self._queue)) and now - moved >= timeout_ns
 
 

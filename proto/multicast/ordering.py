@@ -9,11 +9,9 @@ until none of them changes anything.
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import replace
-from hashlib import blake2b
 from itertools import islice
 from typing import Final
 
@@ -24,6 +22,7 @@ from .work import Counts, Gone, Message, Tail, Work
 
 NUMBER_MAX: Final = 2**32 - 1
 """Of a station's messages, from its start to its stop."""
+U64: Final = 2**64 - 1
 PLACE_MASK: Final = 0xFFFF
 """Bits of a message's number that its place has (client frame MESSAGE, ``index``)."""
 
@@ -79,6 +78,10 @@ class Ordering:
     def deadline(self) -> int | None:
         """When ``on_time`` has something to do."""
         return min(self.due.values(), default=None)
+
+    @property
+    def n_dropped(self) -> int:
+        return self.dropped
 
     def _all_finished(self) -> int:
         """Rule S4: all own messages up to this number are finished."""
@@ -436,7 +439,7 @@ class Ordering:
         """Level preack comes in the order of delivery."""
         sequence = self.sequence[order]
         while sequence and (sequence[0] not in self.messages or self.messages[sequence[0]].finished):
-            self.effects.append(Release(sequence.pop(0)))
+            self.effects.append(Release(sequence.pop(0), order))
 
     def _sent_by(self, origin: int, order: str) -> Tail[Message]:
         """Rule S2: messages of an originator that is outside their groups, which this station decides."""
@@ -533,9 +536,16 @@ class Ordering:
 
 
 def add_digest(before: int, name: Id) -> int:
-    """The digest of a group's messages, 64 bits, after one more."""
-    data = struct.pack(">QIIII", before, *name.era, name.origin, name.number)
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
+    """The digest of a group's messages, 64 bits, after one more (``add_to_digests`` of proto/core/multi/multi.c)."""
+    one = _mix(name.era.instance << 32 | name.era.change) ^ (name.origin << 32 | name.number)
+    return _mix(before + _mix(one) & U64)
+
+
+def _mix(x: int) -> int:
+    """One to one on 64 bits."""
+    for _ in range(2):
+        x = (x ^ x >> 32) * 0xD6E8FEB86659FD93 & U64
+    return x ^ x >> 32
 
 
 def _prefix(flags: Iterable[bool]) -> int:

@@ -214,9 +214,10 @@ class DeliverView:
 
 @dataclass(frozen=True)
 class Release:
-    """Effect: a delivered message has reached level preack."""
+    """Effect: a delivered message has reached level preack. They come in the order of delivery."""
 
     id: Id
+    order: str
 
 
 @dataclass(frozen=True)

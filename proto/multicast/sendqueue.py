@@ -17,6 +17,7 @@ class SendQueue:
         if made == ffi.NULL:
             raise MemoryError("the queue of a link")
         self.handle = ffi.gc(made, lib.zj_sendq_destroy)
+        self.pointer = int(ffi.cast("uintptr_t", self.handle))
         self._offer = ffi.new("struct zj_offer *")
 
     def __len__(self) -> int:
@@ -27,13 +28,18 @@ class SendQueue:
         data = ffi.from_buffer(record.data)
         lib.zj_sendq_put(self.handle, record.type, record.group, record.client, data, len(record.data))
 
-    def pump(self, core: Any) -> bool:
+    def pump(self, core: Any, now: int) -> bool:
         """Give a core what it has room for. Returns whether it has taken something. UsageError: a record can never be
         sent."""
-        result = lib.zj_sendq_pump(self.handle, core)
+        result = lib.zj_sendq_pump(self.handle, core, now)
         if result < 0:
             raise UsageError("a record is larger than a link takes")
         return bool(result)
+
+    @property
+    def since_ns(self) -> int:
+        """When ``pump`` had something for a core of which the other end had confirmed everything: the last time."""
+        return int(lib.zj_sendq_since(self.handle))
 
     def take(self) -> list[Encoded]:
         """All records."""

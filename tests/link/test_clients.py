@@ -829,7 +829,7 @@ def test_wrong_arguments(bench: Bench) -> None:
         lambda: bench.dp.handle(slot, 0, 1, may_send=True),
         lambda: bench.dp.handle(slot, HANDLES_MAX, 1, may_send=True),
         lambda: bench.dp.handle_drop(slot, 9),
-        lambda: bench.dp.client_put(slot, 66, level=3),
+        lambda: bench.dp.client_put(slot, 66, level=5),
         lambda: bench.dp.client_remove(99, hard=True),
         lambda: bench.dp.client_info(CLIENTS_MAX),
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from zenjun.daemon.clientwire import SEND_TO, Frame, JoinFlag
@@ -208,6 +209,57 @@ def test_a_join_that_is_refused_ends_what_waits_for_it() -> None:
     assert p.errors == ["order-mismatch", "bad-handle"] and not contents(q) and not p.held
 
 
+@pytest.mark.parametrize("refused", [True, False])
+def test_the_message_of_a_program_that_has_gone_waits_for_its_join(refused: bool) -> None:
+    """It goes on if the join comes to its place, and reaches nobody if that is refused."""
+    run = Few()
+    p, q = run.daemons[1].connect(), run.daemons[2].connect()
+    run.put_join(q, 1, "g", Ordering.ABCAST if refused else Ordering.TOKEN)
+    run.settled()
+    run.put_join(p, 1, "g", Ordering.TOKEN)
+    run.put_send_to(p, [1], b"last words")
+    run.run_until(run.now + 1)
+    assert p.held and not p.errors
+    run.daemons[1].end(p)
+    assert run.daemons[1].multicast._outgoing, "it does not go before its join"
+    run.settled()
+    assert contents(q) == ([] if refused else [b"last words"])
+
+
+def test_a_roster_that_changes() -> None:
+    """A station is added, and one that was there is removed; each time the cluster opens anew. All that are left are in their
+    groups again, with the links of the new configuration."""
+    run = Few(2)
+    p, q = run.daemons[1].connect(), run.daemons[2].connect()
+    for program in (p, q):
+        run.put_join(program, 1, "g")
+    run.settled()
+    run.put_send_to(p, [1], b"two")
+    run.settled()
+    run.stations = 3
+    run.boot(3)
+    r = run.daemons[3].connect()
+    for d in run.daemons.values():
+        d.multicast.on_configuration(run.config(d.station))
+    run.reopen()
+    run.put_join(r, 1, "g")
+    run.settled()
+    for k, program in enumerate((p, q, r)):
+        run.put_send_to(program, [1], b"three %d" % k)
+    run.settled()
+    assert sorted(contents(r)) == [b"three 0", b"three 1", b"three 2"] and contents(p)[1:] == contents(q)[1:] == contents(r)
+    run.daemons[3].alive = False
+    run.stations = 2
+    for d in run.living():
+        d.multicast.on_configuration(replace(run.config(d.station), window_frames=8))
+    run.reopen()
+    run.put_send_to(q, [1], b"two again")
+    run.settled()
+    assert contents(p)[-1] == contents(q)[-1] == b"two again"
+    links = run.daemons[1].multicast.links
+    assert links is not None and set(links.pairs) == {2} and links.config.window_frames == 8
+
+
 def test_two_stations_that_are_admitted_together_take_part() -> None:
     """A group is in use; two come at the same time, so that one STATE is for both."""
     run = Few(3)
@@ -292,9 +344,7 @@ def test_programs_and_groups_that_are_gone_leave_nothing() -> None:
             run.daemons[1 + k % 3].end(p)
             run.settle()
         hosts = [run.daemons[z].multicast for z in (1, 2, 3)]
-        return sum(
-            _items(h.member.machine, set()) + _items([h._receivers, h._held, h._changes, h._order_of], set()) for h in hosts
-        )
+        return sum(_items(h.member.machine, set()) + _items([h._receivers, h._changes], set()) for h in hosts)
 
     few = rounds(0, 12)
     assert rounds(12, 36) <= few + 60, "36 more programs and groups"

@@ -5,10 +5,31 @@ _Static_assert(sizeof(struct zj_multi_event) == 112, "proto/multicast/fast.py un
 
 /* ---- what happens to a message */
 
+static uint64_t mix(uint64_t x) /* as that of the main order: order/digest.c */
+{
+    x ^= x >> 32;
+    x *= 0xD6E8FEB86659FD93ull;
+    x ^= x >> 32;
+    x *= 0xD6E8FEB86659FD93ull;
+    return x ^ x >> 32;
+}
+
+static void add_to_digests(zj_multi *m, const struct message *x)
+{
+    const uint64_t name = mix(x->era) ^ ((uint64_t)x->origin << 32 | x->number);
+    for (uint32_t k = 0; k < x->groups.n; k++) {
+        struct group *g = group_find(&m->tables[x->order], x->groups.ids[k]);
+        if (g)
+            g->digest = mix(g->digest + mix(name));
+    }
+}
+
 void multi_event(zj_multi *m, uint32_t kind, const struct message *x)
 {
     m->events = multi_grow(m->events, &m->events_size, m->n_events + 1, sizeof *m->events);
-    struct zj_multi_event *e = &m->events[m->n_events++];
+    m->event_bufs = multi_grow(m->event_bufs, &m->event_bufs_size, m->n_events + 1, sizeof(struct buf *));
+    m->event_bufs[m->n_events] = NULL;
+    struct zj_multi_event *e = &m->events[m->n_events];
     e->era = x->era;
     e->number = x->number;
     e->incarnation = x->incarnation;
@@ -16,27 +37,23 @@ void multi_event(zj_multi *m, uint32_t kind, const struct message *x)
     e->kind = (uint8_t)kind;
     e->origin = x->origin;
     e->order = x->order;
-    if (kind != ZJ_MULTI_DELIVER) {
-        e->time = e->offset = 0;
-        e->size = e->count = 0;
+    e->time = 0;
+    e->data = NULL;
+    e->size = e->count = 0;
+    m->n_events++;
+    if (kind != ZJ_MULTI_DELIVER)
         return;
-    }
+    add_to_digests(m, x);
     e->time = x->time;
     e->count = (uint8_t)x->groups.n;
     memcpy(e->groups, x->groups.ids, x->groups.n * sizeof *e->groups);
+    if (!x->data)
+        return;
     const uint32_t head = D_SIZE + 4 * (x->groups.n - 1);
-    e->size = x->data ? x->data->size - head : 0;
-    e->offset = m->n_bytes;
-    if (m->n_bytes + e->size > m->bytes_size) {
-        while (m->n_bytes + e->size > m->bytes_size)
-            m->bytes_size = m->bytes_size ? 2 * m->bytes_size : 65536;
-        m->bytes = realloc(m->bytes, m->bytes_size);
-        if (!m->bytes)
-            abort();
-    }
-    if (e->size)
-        memcpy(m->bytes + m->n_bytes, x->data->bytes + head, e->size);
-    m->n_bytes += e->size;
+    e->size = x->data->size - head;
+    e->data = x->data->bytes + head;
+    m->event_bufs[m->n_events - 1] = x->data;
+    x->data->refs++;
 }
 
 void multi_finish(zj_multi *m, struct message *x)
@@ -213,8 +230,9 @@ void zj_multi_destroy(zj_multi *m)
         records_free(&m->out[z].now);
         records_free(&m->out[z].before);
     }
+    zj_multi_clear(m);
     free(m->events);
-    free(m->bytes);
+    free(m->event_bufs);
     free(m);
 }
 
@@ -249,8 +267,13 @@ void zj_multi_group(zj_multi *m, uint32_t order, uint32_t group, uint64_t member
 {
     struct table *t = &m->tables[order];
     t->groups = multi_grow(t->groups, &t->size, t->n + 1, sizeof *t->groups);
-    t->groups[t->n].id = group;
-    t->groups[t->n++].members = members;
+    t->groups[t->n++] = (struct group){.id = group, .members = members};
+}
+
+uint64_t zj_multi_members(const zj_multi *m, uint32_t order, uint32_t group)
+{
+    const struct group *g = order < ZJ_MULTI_ORDERS ? group_find(&m->tables[order], group) : NULL;
+    return g ? g->members : 0;
 }
 
 void zj_multi_last(zj_multi *m, const struct zj_multi_last *last)

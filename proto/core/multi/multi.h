@@ -17,7 +17,7 @@ typedef struct zj_sendq zj_sendq;
 enum zj_multi_kind { ZJ_MULTI_DELIVER, ZJ_MULTI_RELEASE, ZJ_MULTI_FINISHED };
 struct zj_multi_event {
     uint64_t era, time;
-    uint64_t offset;            /* of the message's bytes in zj_multi_bytes() */
+    const uint8_t *data;        /* of DELIVER: the message, until zj_multi_clear */
     uint32_t size, number, incarnation;
     uint16_t client;
     uint8_t kind, origin, order, count;
@@ -65,6 +65,8 @@ void zj_multi_close(zj_multi *m);
 /* Rule O1. groups: ascending. Returns the message's number, or 0: the window is full, or the groups are empty. */
 uint32_t zj_multi_send(zj_multi *m, uint32_t client, const uint32_t *groups, uint32_t count, uint32_t order, const uint8_t *data,
                        uint32_t size, uint32_t safe);
+/* The stations in a group (a bitmap) of this order; 0: it has no members. */
+uint64_t zj_multi_members(const zj_multi *m, uint32_t order, uint32_t group);
 /* What is taken until zj_multi_after has come together. */
 void zj_multi_begin(zj_multi *m);
 /* A record of a station. 0: taken, or dropped; 1: it makes no sense; 2: not of this era, or a RELAY: the caller's. */
@@ -77,9 +79,8 @@ int zj_multi_take(zj_multi *m, zj_core *core, uint32_t src, uint32_t source, uin
 void zj_multi_after(zj_multi *m, uint64_t now);
 
 /* ---- what has come of it */
-/* Events since zj_multi_clear; valid until the next call of anything else. */
+/* Events since zj_multi_clear; the list is valid until the next input. */
 const struct zj_multi_event *zj_multi_events(const zj_multi *m, uint32_t *count);
-const uint8_t *zj_multi_bytes(const zj_multi *m, uint64_t *size);
 void zj_multi_clear(zj_multi *m);
 /* Stations for which there are records. */
 uint64_t zj_multi_ready(const zj_multi *m);
@@ -89,6 +90,8 @@ void zj_multi_flush(zj_multi *m, uint32_t station, zj_sendq *q);
 uint64_t zj_multi_due(const zj_multi *m);
 
 /* ---- the state, to be taken out */
+/* The digest of what has been delivered to a group in this era, in its order; 0: nothing. As add_digest of ordering.py. */
+uint64_t zj_multi_digest(const zj_multi *m, uint32_t order, uint32_t group);
 struct zj_multi_totals { uint64_t clock, number, input, unfinished, dropped, messages, lasts, reports; };
 void zj_multi_totals(const zj_multi *m, struct zj_multi_totals *out);
 /* Set the number of the last own message: for tests. */
@@ -106,8 +109,28 @@ void zj_sendq_destroy(zj_sendq *q);
 void zj_sendq_put(zj_sendq *q, uint32_t type, uint32_t group, uint32_t client, const uint8_t *data, uint32_t size);
 uint32_t zj_sendq_count(const zj_sendq *q);
 /* Give the core what it has room for. Returns whether it has taken something; -1: it refuses a record for good. */
-int zj_sendq_pump(zj_sendq *q, zj_core *core);
+int zj_sendq_pump(zj_sendq *q, zj_core *core, uint64_t now);
+/* When it was given something to send while the core had nothing that the other end has not confirmed: the last time. */
+uint64_t zj_sendq_since(const zj_sendq *q);
 /* Take the oldest record; its bytes are valid until the next call with this queue. 0: there is none. */
 int zj_sendq_pop(zj_sendq *q, struct zj_offer *out);
+
+/* ---- what the data path calls, which is another module */
+#define ZJ_MULTI_API_VERSION 1
+struct zj_multi_api {
+    uint32_t version, size;
+    int (*take)(zj_multi *, zj_core *, uint32_t, uint32_t, uint32_t, struct zj_message *, uint64_t *);
+    void (*after)(zj_multi *, uint64_t);
+    const struct zj_multi_event *(*events)(const zj_multi *, uint32_t *);
+    void (*clear)(zj_multi *);
+    uint64_t (*ready)(const zj_multi *);
+    void (*flush)(zj_multi *, uint32_t, zj_sendq *);
+    uint64_t (*due)(const zj_multi *);
+    uint32_t (*send)(zj_multi *, uint32_t, const uint32_t *, uint32_t, uint32_t, const uint8_t *, uint32_t, uint32_t);
+    uint64_t (*members)(const zj_multi *, uint32_t, uint32_t);
+    int (*pump)(zj_sendq *, zj_core *, uint64_t);
+    uint32_t (*count)(const zj_sendq *);
+};
+const struct zj_multi_api *zj_multi_api(void);
 
 #endif

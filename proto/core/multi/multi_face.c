@@ -7,16 +7,20 @@ const struct zj_multi_event *zj_multi_events(const zj_multi *m, uint32_t *count)
     return m->events;
 }
 
-const uint8_t *zj_multi_bytes(const zj_multi *m, uint64_t *size)
-{
-    *size = m->n_bytes;
-    return m->bytes;
-}
+#define KEPT 4096u /* events for which the memory stays */
 
 void zj_multi_clear(zj_multi *m)
 {
+    for (uint32_t k = 0; k < m->n_events; k++)
+        buf_drop(m->event_bufs[k]);
     m->n_events = 0;
-    m->n_bytes = 0;
+    if (m->events_size <= KEPT)
+        return;
+    free(m->events);
+    free(m->event_bufs);
+    m->events = NULL;
+    m->event_bufs = NULL;
+    m->events_size = m->event_bufs_size = 0;
 }
 
 uint64_t zj_multi_ready(const zj_multi *m)
@@ -54,6 +58,12 @@ uint64_t zj_multi_due(const zj_multi *m)
 }
 
 /* ---- the state */
+
+uint64_t zj_multi_digest(const zj_multi *m, uint32_t order, uint32_t group)
+{
+    const struct group *g = order < ZJ_MULTI_ORDERS ? group_find(&m->tables[order], group) : NULL;
+    return g ? g->digest : 0;
+}
 
 void zj_multi_totals(const zj_multi *m, struct zj_multi_totals *out)
 {
@@ -142,9 +152,13 @@ static void describe_offer(const struct record *r, struct zj_offer *out)
                              .type = r->type, .ordering = ZJ_FIFO};
 }
 
-int zj_sendq_pump(zj_sendq *q, zj_core *core)
+uint64_t zj_sendq_since(const zj_sendq *q) { return q->since; }
+
+int zj_sendq_pump(zj_sendq *q, zj_core *core, uint64_t now)
 {
     int taken = 0;
+    if (q->records.n && !zj_unstable(core))
+        q->since = now;
     while (q->records.n) { /* bound: what the core has room for */
         struct record *first = records_at(&q->records, 0);
         if (!q->partly)
@@ -171,4 +185,16 @@ int zj_sendq_pop(zj_sendq *q, struct zj_offer *out)
     q->popped = *records_shift(&q->records);
     describe_offer(&q->popped, out);
     return 1;
+}
+
+/* ---- for the data path */
+
+const struct zj_multi_api *zj_multi_api(void)
+{
+    static const struct zj_multi_api api = {
+        .version = ZJ_MULTI_API_VERSION, .size = sizeof api, .take = zj_multi_take, .after = zj_multi_after,
+        .events = zj_multi_events, .clear = zj_multi_clear, .ready = zj_multi_ready, .flush = zj_multi_flush, .due = zj_multi_due,
+        .send = zj_multi_send, .members = zj_multi_members, .pump = zj_sendq_pump, .count = zj_sendq_count,
+    };
+    return &api;
 }

@@ -101,7 +101,7 @@ struct peer {
 };
 
 struct table {
-    struct { uint32_t id; uint64_t members; } *groups;
+    struct group { uint32_t id; uint64_t members, digest; } *groups;
     uint32_t n, size;
     uint64_t members, hosts, follow_me;
     uint8_t followed[STATIONS + 1];
@@ -122,7 +122,7 @@ struct record *records_shift(struct records *r);
 void records_free(struct records *r);
 static inline struct record *records_at(const struct records *r, uint32_t k) { return &r->items[(r->head + k) & (r->size - 1)]; }
 
-struct zj_sendq { struct records records; struct zj_offer offer; struct record popped; uint8_t partly; };
+struct zj_sendq { struct records records; struct zj_offer offer; struct record popped; uint64_t since; uint8_t partly; };
 
 /* Records for a station: those of this input, and those of inputs before it. */
 struct out { struct records now, before; };
@@ -150,9 +150,8 @@ struct zj_multi {
     uint64_t due[STATIONS + 1];
     struct out out[STATIONS + 1];
     struct zj_multi_event *events;
-    uint32_t n_events, events_size;
-    uint8_t *bytes;
-    uint64_t n_bytes, bytes_size;
+    struct buf **event_bufs;    /* that each one's data is in, or NULL */
+    uint32_t n_events, events_size, event_bufs_size;
 };
 
 void *multi_grow(void *items, uint32_t *size, uint32_t least, size_t each);
@@ -176,20 +175,24 @@ void tail_use(zj_multi *m, struct tail *t, uint64_t used);
 void tail_free(zj_multi *m, struct tail *t);
 void gone_add(zj_multi *m, uint32_t origin, uint32_t number);
 int gone_has(const zj_multi *m, uint32_t origin, uint32_t number);
+static inline struct group *group_find(const struct table *t, uint32_t id)
+{
+    uint32_t low = 0, high = t->n;
+    while (low < high) { /* bound: log2 of the groups */
+        const uint32_t mid = (low + high) / 2;
+        if (t->groups[mid].id < id)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < t->n && t->groups[low].id == id ? &t->groups[low] : NULL;
+}
 static inline uint64_t destinations(const struct table *t, const struct group_set *s)
 {
     uint64_t found = 0;
     for (uint32_t k = 0; k < s->n; k++) {
-        uint32_t low = 0, high = t->n;
-        while (low < high) { /* bound: log2 of the groups */
-            const uint32_t mid = (low + high) / 2;
-            if (t->groups[mid].id < s->ids[k])
-                low = mid + 1;
-            else
-                high = mid;
-        }
-        if (low < t->n && t->groups[low].id == s->ids[k])
-            found |= t->groups[low].members;
+        const struct group *g = group_find(t, s->ids[k]);
+        found |= g ? g->members : 0;
     }
     return found;
 }

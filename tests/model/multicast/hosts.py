@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -27,11 +27,14 @@ from zenjun.proto.engineconfig import EngineConfig
 from zenjun.proto.multicast.codec import Encoded
 from zenjun.proto.multicast.fast import FastStation
 from zenjun.proto.multicast.links import LinkLife, Links, Pair
+from zenjun.proto.multicast.member import MULTICAST
 from zenjun.proto.multicast.records import Record
 from zenjun.proto.multicast.sendqueue import SendQueue
 from zenjun.proto.service.base import ViewEvent
 from zenjun.proto.service.groups import Groups
 from zenjun.proto.wire import MessageType, Ordering
+
+from .delivering import Delivering
 
 if TYPE_CHECKING:
     from .hostworld import HostWorld
@@ -49,6 +52,7 @@ class FakePair:
         self.other, self.incarnation = life.higher if station == low else life.lower
         self.core = SimpleNamespace(handle_pointer=self, memory_bytes=0, pdu_max=1500, is_too_long=lambda size: False)
         self.malformed = 0
+        self.queue_pointer = self.index = 0
         self.queue: deque[Encoded] = deque()
         self.accepted: deque[list[Record]] = deque()
 
@@ -123,15 +127,71 @@ class Program:
 
 
 class FakePath:
-    """What GroupHost and MulticastHost ask of the data path."""
+    """What GroupHost and MulticastHost ask of the data path. It drives no machine: what ``overlap.c`` does with one is in
+    tests/link."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
+        self.delivering = Delivering(daemon.station, self._give)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        if name in ("join", "leave", "need_ack"):
+        if name in ("need_ack", "need_preack", "pair_records"):
             return lambda *args, **kwargs: None
         raise AttributeError(name)
+
+    def _give(self, slot: int, kind: int, flags: int, handle: int, body: bytes) -> None:
+        self.daemon.on_frame(self._program(slot), Frame(kind), handle, body)
+
+    def join(self, slot: int, handle: int, group: int, level: int, no_self: bool, ordering: Ordering) -> None:
+        if ordering in MULTICAST:
+            self.delivering.join(slot, handle, group, level, no_self)
+
+    def leave(self, slot: int, group: int) -> None:
+        if slot in self.delivering.receivers[group]:
+            self.delivering.leave(slot, group)
+
+    def multi_drive(self, machine_pointer: int | None, *, sends: bool, bytes_max: int) -> bool:
+        return False
+
+    def multi_goes_first(self, groups: Sequence[int]) -> bool:
+        return False
+
+    def multi_deliver(
+        self, order: int, origin: int, client: int, number: int, time: int, groups: Sequence[int], content: bytes
+    ) -> None:
+        own = self.daemon.connections.by_number.get(client) if origin == self.daemon.station else None
+        self.delivering.deliver(order, origin, client, number, time, groups, content, own.slot if own is not None else None)
+        if origin == self.daemon.station:
+            self._done(number, 0)
+
+    def multi_release(self, order: int) -> None:
+        self.delivering.release(order)
+
+    def multi_view(self, order: int, era: int) -> int:
+        return self.delivering.view(order, era)
+
+    def multi_settled(self, era: int) -> None:
+        self.delivering.settle(era)
+
+    def multi_own(self, slot: int | None, number: int, size: int, level: int, notify: bool) -> None:
+        own = self.own_sent(slot, level, notify) if slot is not None else 0
+        self.delivering.unfinished[number] = (slot, own, size)
+
+    def _done(self, number: int, level: int) -> None:
+        slot, own, _ = self.delivering.unfinished.get(number, (None, 0, 0))
+        if slot is not None:
+            self.own_done(slot, own, level)
+
+    def multi_finished(self, number: int) -> None:
+        self._done(number, PREACK)
+        self.delivering.unfinished.pop(number, None)
+
+    def multi_unfinished(self) -> tuple[int, int]:
+        unfinished = self.delivering.unfinished.values()
+        return len(unfinished), sum(size for _, _, size in unfinished)
+
+    def multi_clear(self) -> None:
+        self.delivering.clear()
 
     def _program(self, slot: int) -> Program:
         return self.daemon.programs[slot]
@@ -143,7 +203,7 @@ class FakePath:
         self.daemon.world.broadcast(self.daemon, client, data)
         return True
 
-    def handle(self, slot: int, number: int, group: int, *, may_send: MaySend, ordering: Ordering) -> None:
+    def handle(self, slot: int, number: int, group: int, *, may_send: MaySend, ordering: Ordering, direct: bool = False) -> None:
         p = self._program(slot)
         p.may[number], p.order[number] = MaySend(may_send), ordering
         self.daemon.world.at(self.daemon.world.now, lambda: self.daemon.serve(p))
@@ -154,9 +214,23 @@ class FakePath:
             raise OSError(2, "not bound")
         del p.may[number]
 
-    def client_put(self, slot: int, kind: Frame, *, flags: int = 0, handle: int = 0, body: bytes = b"", **_: object) -> bool:
+    def client_put(
+        self,
+        slot: int,
+        kind: Frame,
+        *,
+        flags: int = 0,
+        handle: int = 0,
+        body: bytes = b"",
+        position: int = 0,
+        level: int = 0,
+        urgent: bool = False,
+    ) -> bool:
         self._program(slot)  # it must be there
-        self.daemon.on_frame(self._program(slot), kind, handle, body)
+        if urgent:
+            self.daemon.on_frame(self._program(slot), kind, handle, body)
+        else:
+            self.delivering.put(slot, level, position, (int(kind), flags, handle, body))
         return True
 
     def refuse(self, slot: int, code: str, text: str, *, handle: int) -> None:
@@ -222,7 +296,8 @@ class Daemon:
         """Place in the main order up to which it has everything."""
         self.ready = 0
         self.standing = Standing()
-        self.path = cast("DataPath", FakePath(self))
+        self.fake = FakePath(self)
+        self.path = cast("DataPath", self.fake)
         self.connections = Connections(self.path)
         facts = Facts("c", station, world.stations, 65536, 1 << 20, 100)
         self.groups = Groups(station)
@@ -333,6 +408,7 @@ class Daemon:
         if not p.gone:
             p.gone = True
             del self.programs[p.connection.slot]
+            self.fake.delivering.forget(p.connection.slot)
             self.connections.remove(p.connection)
             self.services.forget(p.connection, death=True)
             self.after()

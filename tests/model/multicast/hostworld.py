@@ -386,8 +386,9 @@ class HostWorld:
             if machine is None or not machine.is_open or len(machine.main.eras) > 1:
                 self.fail("rest", f"{d.station} takes no part: {machine and machine.main.eras}")
             left = {
-                "own": m._own, "outgoing": m._outgoing, "held": {k: v for k, v in m._held.items() if v},
-                "order_of": m._order_of, "changes": m._changes, "parts": m.member._parts, "log": m.member._log,
+                "own": d.fake.delivering.unfinished, "outgoing": m._outgoing, "changes": m._changes, "parts": m.member._parts,
+                "lines": [line.items for line in d.fake.delivering.lines if line.items], "log": m.member._log,
+                "held": {slot: queue for slot, queue in d.fake.delivering.queues.items() if queue},
             }  # fmt: skip
             if any(left.values()):
                 self.fail("rest", f"{d.station} keeps {left}")
