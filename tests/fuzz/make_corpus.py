@@ -4,7 +4,8 @@ Deterministic: the same sources give the same files.
 
 Small clusters of C cores run over a lossy in-memory medium. What each station received, offered and did becomes one input of
 ``fuzz_rx`` (its operations are in fuzz_rx.c); one PDU of each kind and shape becomes one of ``fuzz_codec``.
-Those of ``fuzz_client`` are frames as docs/client-protocol.md has them, between calls of a program.
+Those of ``fuzz_multi`` are records of groups that overlap, those of ``fuzz_client`` frames as docs/client-protocol.md has them,
+between calls of a program.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from zenjun.daemon import clientwire
 from zenjun.daemon.clientwire import Frame
 from zenjun.proto import wire
 from zenjun.proto.core import Commit, Core
+from zenjun.proto.multicast.codec import encode
+from zenjun.proto.multicast.records import Data, Decide, Held, Id, Record, Relay, Report, Stable
+from zenjun.proto.multicast.tables import EraNumber, Program
 from zenjun.proto.wire import Ordering
 from zenjun.tools.dissect import Zenjun, ZenjunMember, ZenjunOpen
 
@@ -223,9 +227,32 @@ def pieces() -> list[bytes]:
     ]
 
 
+def overlapping() -> list[bytes]:
+    """Of ``fuzz_multi``: records as stations make them, between messages of this one, in an order that is likely or not."""
+    name, order, program, groups = Id(EraNumber(INSTANCE, 0), 1, 1), "token", Program(1, 1, 1), (73, 75)
+    records: list[Record] = [
+        Data(name, program, order, groups, 7, b"content"),
+        Report(name.era, order, 2, 1, 1, 9),
+        Decide(name.era, order, 1, 1, 1, 9),
+        Held(name.era, order, 1),
+        Stable(name.era, order, 0, 1),
+        Relay(Data(name, program, order, groups, 7, b"again")),
+    ]
+    out = []
+    for who in (b"\x0f\x01\x06\x01", b"\xff\xff\xff\xff", b"\x03\x00\x05\x00"):
+        for how in (0, 1, 3, 7):
+            script = bytearray(who)
+            for k, record in enumerate(records):
+                encoded = encode(record)
+                head = bytes([4 | how << 3, k % 4, encoded.type, (encoded.group or 70) - 70, encoded.client, len(encoded.data)])
+                script += bytes([how << 3, 1, 9]) + head + encoded.data + bytes([2 | 3 << 3, 1 | k << 3])
+            out.append(bytes(script) + bytes([3 | 31 << 3]))
+    return out
+
+
 def main() -> None:
     shutil.rmtree(CORPUS, ignore_errors=True)
-    for target in ("rx", "codec", "client", "pieces"):
+    for target in ("rx", "codec", "client", "pieces", "multi"):
         (CORPUS / target).mkdir(parents=True)
 
     def put(target: str, data: bytes) -> None:
@@ -254,6 +281,8 @@ def main() -> None:
         put("client", script)
     for frames in pieces():
         put("pieces", frames)
+    for script in overlapping():
+        put("multi", script)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""libFuzzer on the C core and on libzenjun, under the address and undefined-behaviour sanitizers (cases 59, 133, 137 and 139).
+"""libFuzzer on the C core, on groups that overlap beside it, and on libzenjun, under the address and undefined-behaviour
+sanitizers (cases 59, 133, 137 and 139).
 
 Long runs by hand:
 
@@ -28,8 +29,8 @@ SANITIZE = ["-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefi
 SECONDS = int(os.environ.get("ZENJUN_FUZZ_SECONDS", "10"))
 SEED = int(os.environ.get("ZENJUN_FUZZ_SEED", "20261128"))
 """0: another one every time. The same one in tools/test, so that what fails there comes from the change."""
-INPUT_BYTES_MAX = {"codec": 700, "rx": 6000, "client": 4000, "pieces": 2000}
-PART = {"pieces": 4}
+INPUT_BYTES_MAX = {"codec": 700, "rx": 6000, "client": 4000, "pieces": 2000, "multi": 3000}
+PART = {"pieces": 4, "multi": 3}
 """Of the time: small ones find what they find soon."""
 PIECES = [ROOT / "daemon" / "datapath" / name for name in ("pieces.c", "hearing.c")]
 BUILD_SECONDS_MAX = 600

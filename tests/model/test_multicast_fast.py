@@ -8,11 +8,12 @@ from ..rules import rule
 from ..sim.history_asserts import assert_holds, block
 from ..sim.violation import Violation
 from .multicast.cores import CoreWorld
-from .multicast.inc import DEFECTS, Beside
+from .multicast.inc import DEFECTS, Beside, ByTake
 from .multicast.world import simulate
 
 SEEDS = 20
 CORE_SEEDS = 2
+TAKE_SEEDS = 4
 VARIANTS_FROM = 1799110036
 VARIANT_SEEDS = 60
 
@@ -28,6 +29,10 @@ def run_on_cores(seed: int) -> Violation | None:
 @pytest.mark.parametrize("number", range(2))
 def test_seeds(number: int) -> None:
     assert_holds(run, block(number, SEEDS // 2))
+
+
+def test_seeds_in_which_c_reads_what_cores_have_accepted() -> None:
+    assert_holds(lambda seed: simulate(seed, ByTake), block(0, TAKE_SEEDS))
 
 
 def test_seeds_on_cores() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
+from zenjun.proto.multicast.codec import encode
 from zenjun.proto.multicast.fast import FastStation
+from zenjun.proto.multicast.links import LinkLife, Pair
 from zenjun.proto.multicast.main import MainOrder
 from zenjun.proto.multicast.records import Effect, Entry, Id, Record, Send
 from zenjun.proto.multicast.station import Station
@@ -14,6 +17,7 @@ from zenjun.proto.multicast.tables import ORDERS, Program, Table
 from zenjun.proto.multicast.work import Message
 
 from ...sim.violation import Violation
+from .cores import LINK_CONFIG, MAC
 
 
 class InC(FastStation):
@@ -91,6 +95,57 @@ class Beside(InC):
 
     def unfinished_ids(self) -> list[Id]:
         return [m.id for m in self.unfinished]
+
+
+class Loop:
+    """A link of two cores without a wire: what is given to one end is accepted at the other one at once."""
+
+    def __init__(self, source: tuple[int, int], me: tuple[int, int]) -> None:
+        lower, higher = sorted((source, me))
+        life = LinkLife(1, lower, higher)
+        self.now = 0
+        self.ends = [Pair(life, z, replace(LINK_CONFIG, station=z), LINK_CONFIG.frame_max, 0) for z in (source[0], me[0])]
+
+    def bring(self, records: Iterable[Record]) -> Pair:
+        sender, receiver = self.ends
+        for record in records:
+            sender.send(encode(record))
+        while True:  # bound: a window of frames each time
+            self.now += 2 * LINK_CONFIG.confirm_delay_ns
+            sender.pump(self.now)
+            for end, other in ((sender, receiver), (receiver, sender)):
+                end.core.step(self.now, True)
+                for pdu in end.core.tx(self.now):
+                    other.core.pair_rx(self.now, pdu, MAC, False)
+            sender.core.step(self.now, True)
+            receiver.core.step(self.now, False)
+            if not sender.waits and not sender.core.unstable:
+                return receiver
+
+
+class ByTake(Beside):
+    """C reads what comes out of the cores of links (``zj_multi_take``), as it does in the data path."""
+
+    def __init__(self, station: int, main: MainOrder, window: int = 256, settle: int = 20_000_000) -> None:
+        super().__init__(station, main, window, settle)
+        self._loops: dict[tuple[int, int], Loop] = {}
+
+    def on_pdus(self, now: int, accepted: Iterable[tuple[int, Iterable[Record]]]) -> list[Effect]:
+        kept = [(source, tuple(records)) for source, records in accepted]
+        if not self.is_fast:
+            return super().on_pdus(now, kept)
+        return self._both(lambda: self._take_all(now, kept), lambda: self.twin.on_pdus(now, kept))
+
+    def _take_all(self, now: int, kept: list[tuple[int, tuple[Record, ...]]]) -> list[Effect]:
+        for source, records in kept:
+            life = (source, self.main.members.get(source, 0))
+            if life not in self._loops:
+                self._loops[life] = Loop(life, (self.me, self.incarnation))
+            receiver = self._loops[life].bring(records)
+            receiver.give_to(self)
+            if receiver.malformed:
+                raise Violation("twin", f"station {self.me} reads {receiver.malformed} records that make no sense")
+        return FastStation.on_pdus(self, now, ())
 
 
 def _sorted(effects: list[Effect]) -> tuple[list[Effect], dict[int, list[Record]]]:
