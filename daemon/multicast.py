@@ -170,7 +170,8 @@ class MulticastHost:
     def _drive(self) -> None:
         """The data path does, while there is a quorum and an era is open."""
         machine = self.member.machine
-        if machine is None or not machine.is_fast or not self._standing.open or not self._standing.quorum:
+        may = self._standing.open and self._standing.quorum and not self._accepted
+        if machine is None or not machine.is_fast or not may:
             self._stop_driving()
             return
         wanted = (machine.pointer, not self._outgoing)
@@ -179,20 +180,25 @@ class MulticastHost:
 
     def _stop_driving(self) -> None:
         if self._driven is not None:
+            self._take_foreign()
             self._driven = None
             self._dp.multi_drive(None, sends=False, bytes_max=0)
 
     def _go(self) -> None:
         """Have the data path take and carry out what there is."""
         unlinked = self._dp.multi_go()
+        self._take_foreign()
+        if unlinked:
+            self._take_records()
+            self._pump()
+
+    def _take_foreign(self) -> None:
+        """Records that are not of the open era, which the data path has kept."""
         machine = self.member.machine
         while machine is not None and (r := self._dp.multi_foreign()) is not None:
             pair = self.links.pairs.get(r.source) if self.links is not None else None
             if not machine.take_foreign(r.source, r.incarnation, Encoded(r.type, r.group, r.client, r.data)) and pair is not None:
                 pair.malformed += 1
-        if unlinked:
-            self._take_records()
-            self._pump()
 
     # ---- the main order
 
@@ -231,7 +237,10 @@ class MulticastHost:
         """Apply what an input at a place of the main order has caused. changes: of groups, at that place."""
         machine = self.member.machine
         if machine is not None and changes:
-            self._changes.setdefault(machine.era.number, []).extend(changes)
+            era = machine.era.number
+            # A machine that has begun with this era, as a station that is left alone does, has no views of it.
+            if machine.viewed < era or any(isinstance(e, DeliverView) and e.era == era for e in effects):
+                self._changes.setdefault(era, []).extend(changes)
         self._apply(effects)
         if self.is_ready and not self._was_ready:
             self._was_ready = True
@@ -318,8 +327,9 @@ class MulticastHost:
 
     def on_quorum(self) -> None:
         """Without a quorum nothing is sent or delivered; there may be one again."""
-        self._drive()
-        if self.links is not None and self._standing.quorum:
+        if not self._standing.quorum:
+            self._stop_driving()
+        elif self.links is not None and self._standing.quorum:
             for pair in self.links.pairs.values():
                 pair.restart(now_ns())
             self._stuck.clear()

@@ -50,6 +50,11 @@ class Station(Ordering):
             self._decide_change()
         return self._go_on(0)
 
+    @property
+    def viewed(self) -> EraNumber:
+        """The era whose views were delivered last, or with which the machine has begun."""
+        return self._viewed
+
     # ---- records
 
     def on_pdus(self, now: int, accepted: Iterable[tuple[int, Iterable[Record]]]) -> list[Effect]:

@@ -28,6 +28,11 @@ def test_seeds_of_the_daemons_part() -> None:
     assert_holds(hostworld.simulate, range(SEEDS))
 
 
+def test_a_station_that_is_left_alone_before_it_takes_part_keeps_no_views() -> None:
+    """It was admitted, and the others, whose programs had groups, are gone before the groups are known to it."""
+    assert hostworld.simulate(29821361158) is None
+
+
 class Few(HostWorld):
     """Stations in which only the test does something."""
 
