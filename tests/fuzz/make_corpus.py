@@ -235,7 +235,7 @@ def overlapping() -> list[bytes]:
         Report(name.era, order, 2, 1, 1, 9),
         Decide(name.era, order, 1, 1, 1, 9),
         Held(name.era, order, 1),
-        Stable(name.era, order, 0, 1),
+        Stable(name.era, order, 1),
         Relay(Data(name, program, order, groups, 7, b"again")),
     ]
     out = []
