@@ -162,7 +162,10 @@ class Waiting:
             if answer is None:
                 self._answers.pop(write.txid, None)
                 raise Undecided(self._site.why_not())
-            if answer.verdict is Verdict.UNDECIDED:
+            if sent and answer.verdict is Verdict.BUSY and time.monotonic() > deadline:
+                raise Undecided("too much waits for the program that has the database alone")
+            # BUSY is told before the history is looked at, in which it may be.
+            if answer.verdict is Verdict.UNDECIDED or (sent and answer.verdict is Verdict.BUSY):
                 sent = True
                 await asyncio.sleep(RETRY_S)
                 continue

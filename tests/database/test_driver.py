@@ -100,6 +100,8 @@ class Local:
 
 def commit(rows: FileRows, arguments: dict[str, Any]) -> int:
     txid, body = Txid.decode(to_bytes(arguments["txid"])), to_bytes(arguments["body"])
+    if (known := rows.version_of(txid)) is not None:
+        return known
     last = rows.position()
     digest = next_digest(last.digest, last.version + 1, txid, body)
     assert rows.write(Entry(Position(last.epoch, last.version + 1, digest), txid, body)) is Verdict.DONE
@@ -349,6 +351,41 @@ def test_a_pragma_about_the_schema_reads_no_table(local: Local, pragma: str) -> 
         c.execute("INSERT INTO t VALUES(4, 'd')")
         c.commit()
     assert table_hash("t") not in local.reads
+
+
+@rule("K4")
+@pytest.mark.parametrize(("code", "do"), [("busy", "piece"), ("busy", "commit"), ("no-database", "commit"), ("no-copy", "piece")])
+@pytest.mark.parametrize("passes", [True, False])
+def test_what_may_be_committed_is_not_said_to_be_not(
+    local: Local, monkeypatch: pytest.MonkeyPatch, code: str, do: str, passes: bool
+) -> None:
+    """The process is lost after the commit; the next one has no room for it, or does not have the database yet."""
+    monkeypatch.setattr(sending, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(sending, "RETRY_S", 0.0)
+    ask, step = local.ask, ["lost", "refused"]
+
+    def breaks(asked: str, **arguments: Any) -> dict[str, Any]:
+        if step and asked == ("commit" if step[0] == "lost" else do):
+            if step[0] == "refused":
+                if passes:
+                    step.clear()
+                raise error_of(code, "not now")
+            step.pop(0)
+            ask(asked, **arguments)
+            raise Lost("the connection broke")
+        return ask(asked, **arguments)
+
+    monkeypatch.setattr(local, "ask", breaks)
+    c = db.connect("shop")
+    c.execute("INSERT INTO t VALUES(10, ?)", ("x" * 1500,))
+    c.timeout = 20.0 if passes else 0.5
+    if passes:
+        c.commit()
+    else:
+        with pytest.raises(db.Undecided):
+            c.commit()
+    assert c.execute("SELECT count(*) FROM t WHERE id = 10").fetchone() == (1,) and bool(step) is not passes
+    c.close()
 
 
 @rule("K6")

@@ -81,6 +81,14 @@ def test_what_is_sent_once_is_refused_whatever_is_forgotten(verdict: Verdict) ->
     assert Site([verdict], 1000).commit() is verdict
 
 
+@rule("K4")
+def test_no_room_behind_a_lock_says_nothing_of_what_was_sent_before() -> None:
+    assert Site([Verdict.UNDECIDED, Verdict.BUSY, Verdict.DONE], 1000).commit() is Verdict.DONE
+    assert Site([Verdict.BUSY], 1000).commit() is Verdict.BUSY
+    with pytest.raises(Undecided):
+        asyncio.run(Site([Verdict.BUSY], 1).waiting.commit(WRITE, Durability.MEMORY, 0.0, again=True))
+
+
 def test_what_is_committed_is_committed() -> None:
     assert Site([Verdict.UNDECIDED, Verdict.DONE], 1000).commit() is Verdict.DONE
 

@@ -6,7 +6,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import NotCommitted, NotReachable, SerializationError, Undecided
+from ..errors import Error, NotCommitted, Undecided
 from ..wire import PIECE_BYTES
 from .service import RETRY_S, Lost
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 PAUSE_S: Final = 0.002
 """Before the second try, on average; twice that before each further one, up to ``PAUSE_MAX_S``."""
 PAUSE_MAX_S: Final = 0.25
+
+DECIDED: Final = frozenset({"stale", "schema", "no-quorum", "conflict", "read", "constraint", "image", "undecided"})
+"""What a transaction is refused with at its place in the order; of one that was sent before too, so it is not committed."""
 
 
 def send(connection: Connection, write: dict[str, Any], body: bytes) -> int:
@@ -34,15 +37,14 @@ def send(connection: Connection, write: dict[str, Any], body: bytes) -> int:
             if time.monotonic() > deadline:
                 raise Undecided(f"{error}; the transaction may be committed") from None
             again = True
-        except NotReachable as error:
-            if not again:
-                raise
-            if time.monotonic() > deadline:
-                raise Undecided(f"{error}; the transaction may be committed") from None
-        except SerializationError as error:
+        except Error as error:
             if again and error.code == "stale":
                 raise NotCommitted(f"the database process was lost, and the transaction is not committed: {error}") from None
-            raise
+            if not again or error.code in DECIDED:
+                raise
+            # No answer, no room, or the next process does not know the database yet: that says nothing of what was sent before.
+            if time.monotonic() > deadline:
+                raise Undecided(f"{error}; the transaction may be committed") from None
         time.sleep(RETRY_S)
 
 
