@@ -32,8 +32,11 @@ def reach(connection: Connection, token: str) -> None:
     epoch, version = parsed(token)
     connection._ask("reach", version=version)
     with connection._reading() as branch:
-        found = branch.reader.execute("SELECT epoch FROM zenjun_log WHERE version = ?", (version,)).fetchall()
-    if found != [(epoch,)]:
+        # Of the present epoch all is in the history, though the log has only the last of it.
+        found = branch.reader.execute(
+            "SELECT epoch FROM zenjun_log WHERE version = ?1 UNION SELECT epoch FROM zenjun_meta WHERE version >= ?1", (version,)
+        ).fetchall()
+    if (epoch,) not in found:
         raise PositionLost(f"version {version} of epoch {epoch} is not in the history, or is too old")
     connection._seen = max(connection._seen, (epoch, version))
 
