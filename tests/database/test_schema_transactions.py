@@ -169,3 +169,27 @@ def test_aggregates_of_the_program(c: db.Connection) -> None:
     c.create_aggregate("longest", 1, None)
     with pytest.raises(db.OperationalError, match="longest"):
         c.execute("SELECT longest(v) FROM par").fetchall()
+
+
+@rule("H3")
+@pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
+def test_a_lock_that_has_ended_leaves_no_gap(station: Station, c: db.Connection, isolation: str) -> None:
+    """The service has gone and come back: what others have committed meanwhile counts, whatever the transaction has read."""
+    with contextlib.closing(db.connect("shop", isolation=isolation, autocommit=True)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        ((number,),) = holder.execute("SELECT count(*) FROM par").fetchall()
+        station.shared.locks = []
+        c.execute("INSERT INTO par VALUES(3, 'c')")
+        holder.execute("UPDATE kid SET p = ? WHERE id = 10", (number,))
+        with pytest.raises(db.SerializationError) as error:
+            holder.commit()
+        assert error.value.code == "read"
+        holder.execute("BEGIN EXCLUSIVE")
+        holder.execute("UPDATE kid SET p = (SELECT count(*) - 1 FROM par) WHERE id = 10")
+        holder.commit()
+        assert station.rows.query("SELECT p FROM kid WHERE id = 10") == [(2,)]
+        holder.execute("BEGIN EXCLUSIVE")
+        holder.execute("UPDATE kid SET p = 1 WHERE id = 10")
+        station.shared.locks = []
+        holder.commit()
+        assert station.rows.query("SELECT p FROM kid WHERE id = 10") == [(1,)], "nothing came between"

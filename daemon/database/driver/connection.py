@@ -463,11 +463,12 @@ class Connection:
         branch.keep()
 
     def _sent_reads(self) -> set[bytes]:
-        if self.isolation == "snapshot" or self._lock is not None:
+        if self._lock is None and self.isolation == "snapshot":
             return set()
-        if len(self._read_set) <= READS_MAX:
+        if self._lock is None and len(self._read_set) <= READS_MAX:
             return self._read_set
-        # Too many rows: their tables. Which these are is not kept, so all.
+        # Too many rows: their tables. Which these are is not kept, so all. Who has the database alone may have lost that without
+        # knowing it (rule H3): while it holds nothing is newer, and afterwards everything that is counts.
         assert self._branch is not None
         names: list[Any] = self._branch.reader.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'").fetchall()
         return {table_hash(name) for (name,) in names}
