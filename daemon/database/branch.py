@@ -306,10 +306,13 @@ class Branch:
 
     def keep(self) -> None:
         """The transaction was committed by the order: its temporary tables stay as it left them. What it did to the database is
-        seen until ``end``, and then through the applier."""
+        seen until ``end``, and then through the applier. Without temporary tables nothing is to be kept, and nothing is written.
+        Errors are apsw's: they are not kept, because the program's disk is full."""
         if not self._writing:
             return
         self._require_transaction()
+        if not self.has_temporary:
+            return
         self._close_session()
         self._savepoints.clear()
         self._writing = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -414,3 +415,30 @@ def test_a_process_that_is_lost_gets_all_pieces_again(local: Local, monkeypatch:
     assert local.sent[-1]["again"] is True
     assert c.execute("SELECT length(v) FROM t WHERE id = 10").fetchone() == (4500,)
     c.close()
+
+
+@pytest.mark.parametrize("temporary", ["", "TABLE x(y)"])
+def test_what_is_committed_is_no_error(local: Local, monkeypatch: pytest.MonkeyPatch, temporary: str) -> None:
+    """The program's own disk is full when the order has committed: its temporary tables cannot be kept, and that is all."""
+    full, free = (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]), resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def ask(connection: Connection, do: str, *, seconds: Any = None, **arguments: Any) -> dict[str, Any]:
+        answer = local.ask(do, **arguments)
+        if do == "commit":
+            resource.setrlimit(resource.RLIMIT_FSIZE, full)
+        return answer
+
+    monkeypatch.setattr(Connection, "_ask", ask)
+    with contextlib.closing(db.connect("shop")) as c:
+        if temporary:
+            c.execute(f"CREATE TEMP {temporary}")
+            c.commit()
+        c.execute("INSERT INTO t VALUES(9, 'paid')")
+        try:
+            c.commit()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, free)
+        assert c.execute("SELECT v FROM t WHERE id = 9").fetchall() == [("paid",)]
+        if temporary:
+            with pytest.raises(db.Error, match="already exists"):
+                c.execute(f"CREATE TEMP {temporary}")

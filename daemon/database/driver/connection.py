@@ -439,9 +439,9 @@ class Connection:
     def _commit(self, branch: Branch) -> None:
         with self._mapped():
             segments = branch.segments()
-        if not segments:
-            branch.keep()
-            return
+            if not segments:
+                branch.keep()
+                return
         body = encode_body(segments)
         if len(body) > BODY_MAX:
             raise DataError(f"the transaction changes {len(body)} bytes, before and after together; {BODY_MAX} are allowed")
@@ -460,7 +460,8 @@ class Connection:
         )
         self._lock = None
         self._seen = max(self._seen, (self._snapshot[0], version))
-        branch.keep()
+        with contextlib.suppress(apsw.Error, Error):  # it is committed: an error would say that it is not
+            branch.keep()
 
     def _sent_reads(self) -> set[bytes]:
         if self._lock is None and self.isolation == "snapshot":
