@@ -166,11 +166,11 @@ int guard_open_plain(const struct dp_guard *g, struct zj_frame *frame)
         return DP_R_SIZE;
     if (what > ZJE_WHAT_PIECE || (piece != 0) != (what == ZJE_WHAT_PIECE))
         return DP_R_SUITE;
-    if (p[ZJE_ENVELOPE_TX] == g->plain->self + 1)
-        return DP_R_OWN;
     plain_tag(g, p, end, tag);
     if (memcmp(tag, p + end, plain_tag_bytes(g)))
         return DP_R_TAG;
+    if (p[ZJE_ENVELOPE_TX] == g->plain->self + 1)
+        return DP_R_OWN;
     *frame = (struct zj_frame){.data = p + ZJE_SIZEOF_ENVELOPE, .size = size};
     return guard_word(what);
 }

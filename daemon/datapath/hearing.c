@@ -7,22 +7,29 @@
 #include "internal.h"
 
 /* ---- second copies ---- */
-/* What tells a frame from others: its number in its session, or the checksums of its PDU. 0: too short to have either. */
+/* What tells a frame from others: its number in its session and its tag, or the checksums of its PDU. 0: too short to have these.
+ * Who forges a copy does not have the tag before the frame itself has come. */
 static uint64_t identity(const struct zj_frame *f)
 {
-    uint64_t a, b = 0;
+    uint64_t a, b = 0, tag = 0;
     if (f->size < ZJW_SIZEOF_HEADER)
         return 0;
     if (f->data[ZJE_ENVELOPE_VERSION] == ZJE_VERSION) {
         memcpy(&a, f->data + ZJE_ENVELOPE_NUMBER, sizeof a);
         memcpy(&b, f->data + ZJE_ENVELOPE_SESSION, 4);
         b ^= (uint64_t)f->data[ZJE_ENVELOPE_WHAT] << 32 | (uint64_t)f->data[ZJE_ENVELOPE_TX] << 40;
+        if (f->data[ZJE_ENVELOPE_SUITE] != ZJE_SUITE_NONE) {
+            const uint32_t end = ZJE_SIZEOF_ENVELOPE + from16(f->data + ZJE_ENVELOPE_LENGTH);
+            if (end + ZJE_TAG_BYTES > f->size)
+                return 0;
+            memcpy(&tag, f->data + end, sizeof tag);
+        }
     } else {
         memcpy(&a, f->data + ZJW_HEADER_CHECK, sizeof a);
         memcpy(&b, f->data + ZJW_HEADER_SEQ, 4);
         b ^= (uint64_t)f->data[ZJW_HEADER_SRC] << 32;
     }
-    a ^= b * 0x9e3779b97f4a7c15ull;
+    a ^= (b * 0x9e3779b97f4a7c15ull) ^ tag;
     return a ? a : 1;
 }
 

@@ -205,6 +205,7 @@ int sealed_can_seal(const struct dp_guard *g);
 uint32_t sealed_seal(const struct dp_guard *g, uint32_t slot, const struct zj_frame *pdu, uint8_t room[DP_OVERHEAD_MAX],
                      struct iovec parts[DP_GUARD_PARTS]);
 int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now);
+int sealed_is_own(const struct dp_guard *g, const struct zj_frame *frame); /* of a frame with the own number: whether it was sent here */
 uint32_t sealed_whole(const struct dp_guard *g, uint32_t what, uint32_t piece, const struct zj_frame *body, uint8_t *out); /* guard_whole */
 /* The frame of a HELLO with this body, under one of its keys (0..), into out; its size, 0: it is none, or there are not so many. */
 uint32_t sealed_hello(const struct dp_guard *g, uint32_t key, const uint8_t *body, uint32_t size, uint8_t out[DP_HELLO_MAX]);

@@ -269,7 +269,8 @@ static void take_other(struct dp_link *l, const struct dp_above *above, uint64_t
     l->counters.rx_refused[refusal]++;
     switch (refusal) {
     case DP_R_OWN:
-        hearing_own(above->hearing, link, now);
+        if (sealed_is_own(above->guard, whole))
+            hearing_own(above->hearing, link, now);
         return;
     case DP_R_LINKS:
         hearing_links(above->hearing, link, whole, body, now);
@@ -304,6 +305,8 @@ static void receive_frame(struct dp_link *l, const struct dp_above *above, uint6
         take_other(l, above, now, frame, &whole, &pdu, refusal);
     else if (pass_on(l, above, now, frame, &pdu) && several && pdu.size >= ZJW_SIZEOF_HEADER)
         hearing_accepted(above->hearing, link, &whole, &pdu, now);
+    else if (several && above->guard->sealed)
+        hearing_piece(above->hearing, link, &whole, now); /* a pair's, or of no use now: its second copy is no replay all the same */
 }
 
 uint32_t link_receive(struct dp_link *l, const struct dp_above *above, uint64_t now, uint32_t *drained)

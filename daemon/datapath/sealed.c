@@ -41,6 +41,7 @@ struct challenge { uint64_t number, at; };
 struct sealed {
     EVP_CIPHER *suite;
     EVP_CIPHER_CTX *cipher;                    /* of the own session; NULL: none yet */
+    EVP_CIPHER_CTX *own;                       /* opens what it has sealed */
     uint8_t id[4];
     uint64_t next;                             /* number */
     uint32_t cluster, self, stations;
@@ -308,12 +309,34 @@ static int of_sender(const struct sealed *s, struct session_read *r, uint32_t tx
     return 0;
 }
 
+/* Whether the tag behind a body of so many bytes is that of the cipher's session. plain: for the text; NULL: it is not encrypted. */
+static int has_tag(EVP_CIPHER_CTX *c, uint64_t number, const uint8_t *p, uint32_t size, uint8_t *plain)
+{
+    uint8_t tag[ZJE_TAG_BYTES], rest[16];
+    int n;
+    memcpy(tag, p + ZJE_SIZEOF_ENVELOPE + size, sizeof tag);
+    return run(c, number, p, p + ZJE_SIZEOF_ENVELOPE, size, plain) &&
+           EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_SET_TAG, ZJE_TAG_BYTES, tag) == 1 && EVP_DecryptFinal_ex(c, rest, &n) == 1;
+}
+
+int sealed_is_own(const struct dp_guard *g, const struct zj_frame *frame)
+{
+    struct sealed *s = g->sealed;
+    const uint8_t *p = frame->data;
+    if (!s)
+        return 1;
+    const uint32_t size = from16(p + ZJE_ENVELOPE_LENGTH);
+    const uint64_t number = from64(p + ZJE_ENVELOPE_NUMBER);
+    return s->own && p[ZJE_ENVELOPE_WHAT] != ZJE_WHAT_HELLO && ZJE_SIZEOF_ENVELOPE + size + ZJE_TAG_BYTES <= frame->size &&
+           !memcmp(p + ZJE_ENVELOPE_SESSION, s->id, sizeof s->id) && number && number < s->next &&
+           has_tag(s->own, number, p, size, s->encrypts ? s->plain : NULL);
+}
+
 int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now)
 {
     struct sealed *s = g->sealed;
     const uint8_t *p = frame->data;
-    uint8_t rest[16];
-    int n, error;
+    int error;
     if (frame->size < ZJE_SIZEOF_ENVELOPE)
         return DP_R_SIZE;
     if (p[ZJE_ENVELOPE_VERSION] != ZJE_VERSION)
@@ -335,11 +358,8 @@ int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now)
     const uint64_t number = from64(p + ZJE_ENVELOPE_NUMBER);
     if ((error = window_look(r, number)) != 0)
         return error;
-    uint8_t tag[ZJE_TAG_BYTES], *plain = s->encrypts ? s->plain : NULL;
-    memcpy(tag, p + end, sizeof tag);
-    if (!run(r->cipher, number, p, p + ZJE_SIZEOF_ENVELOPE, size, plain) ||
-        EVP_CIPHER_CTX_ctrl(r->cipher, EVP_CTRL_AEAD_SET_TAG, ZJE_TAG_BYTES, tag) != 1 ||
-        EVP_DecryptFinal_ex(r->cipher, rest, &n) != 1)
+    uint8_t *plain = s->encrypts ? s->plain : NULL;
+    if (!has_tag(r->cipher, number, p, size, plain))
         return DP_R_TAG;
     window_mark(r, number);
     r->heard = now;
@@ -359,11 +379,16 @@ int dp_seal_under(struct dp *d, const uint8_t id[4], const uint8_t key[32])
     struct sealed *s = d->guard.sealed;
     if (!s || (s->cipher && !memcmp(s->id, id, sizeof s->id)))
         return -EINVAL; /* a session twice would begin again at number 1 */
-    EVP_CIPHER_CTX *cipher = keyed(s->suite, key, 1);
-    if (!cipher)
+    EVP_CIPHER_CTX *cipher = keyed(s->suite, key, 1), *own = keyed(s->suite, key, 0);
+    if (!cipher || !own) {
+        EVP_CIPHER_CTX_free(cipher);
+        EVP_CIPHER_CTX_free(own);
         return -ENOMEM;
+    }
     EVP_CIPHER_CTX_free(s->cipher);
+    EVP_CIPHER_CTX_free(s->own);
     s->cipher = cipher;
+    s->own = own;
     memcpy(s->id, id, 4);
     s->next = 1;
     s->asleep = 0;
@@ -526,6 +551,7 @@ void sealed_free(struct dp_guard *g)
         for (uint32_t i = 0; i < READ_PER_STATION; i++)
             forget(&s->read[h][i]);
     EVP_CIPHER_CTX_free(s->cipher);
+    EVP_CIPHER_CTX_free(s->own);
     EVP_CIPHER_free(s->suite);
     if (s->hidden)
         dp_unmap(s->hidden, (size_t)DP_TX_SLOTS * FRAME_MAX);

@@ -24,7 +24,7 @@ static int rx(zj_core *core, uint64_t now, const uint8_t *pdu, uint32_t size, co
     memcpy(c->rx_mac, mac, 6);
     c->rx_frames++;
     c->rx_bytes += size;
-    return 0;
+    return (int)c->rx_drop;
 }
 
 static uint32_t step(zj_core *core, uint64_t now, uint32_t drained)

@@ -17,6 +17,7 @@ struct double_core {
     /* offer */
     uint64_t room;                  /* messages that may still be taken */
     uint32_t piece;                 /* 0: whole messages; otherwise bytes taken per call */
+    uint32_t rx_drop;               /* why every PDU is refused; 0: none is */
     uint32_t refuse_size;           /* messages of this size can never be sent; 0: none */
     uint64_t offered;               /* taken whole */
     uint32_t echo;                  /* 1: what is taken becomes deliverable, at the position of the step */

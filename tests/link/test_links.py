@@ -398,16 +398,52 @@ def test_with_a_key_copies_and_links_are_told_from_replays(make_bench: Make, sui
         peer.send(frame)
     bench.until(lambda: counted("rx_frames") == 2)
     assert bench.core.c.rx_frames == 1 and counted("rx_double") + counted("rx_replayed") == 1
+    before = counted("rx_double")
+    bench.core.c.rx_drop = 1  # as in no instance
+    unused = ethernet(under_session(What.PDU, 2, THEIRS, suite, 3, data))
+    for peer in peers:
+        peer.send(unused)
+    bench.until(lambda: counted("rx_frames") == 4)
+    in_time(counted("rx_double") == before + 1, "nor is it a replay when the core has no use for it")
+    bench.core.c.rx_drop = 0
     for peer in peers:
         peer.send(frame)
-    bench.until(lambda: counted("rx_frames") == 4)
-    assert counted("rx_replayed") >= 1 and bench.core.c.rx_frames == 1
-    links = ethernet(under_session(What.LINKS, 2, THEIRS, suite, 2, said.packed()))
-    peers[0].send(links)
-    peers[0].send(links)
     bench.until(lambda: counted("rx_frames") == 6)
+    assert counted("rx_replayed") >= 1 and bench.core.c.rx_frames == 2
+    links = ethernet(under_session(What.LINKS, 2, THEIRS, suite, 4, said.packed()))
+    peers[0].send(links)
+    peers[0].send(links)
+    bench.until(lambda: counted("rx_frames") == 8)
     assert counted("rx_links") == 1 and bench.dp.links_said() == (2, 0, said.packed())
     peers[1].receive()
     assert bench.dp.links_say(1, said.packed())
     (frame,) = received(bench, peers[1], 1)
     assert frame[14:] == under_session(What.LINKS, 1, SESSION, suite, 1, said.packed())
+
+
+@rule("E4")
+@isolated
+def test_nothing_is_believed_of_a_link_before_the_tag_is_right(make_bench: Make) -> None:
+    """A frame with the own number said that links are joined, and a copy with another body and tag that a station is heard there."""
+    bench, _, peers = opened(make_bench, 2, sealing=sealing())
+    bench.dp.seal_under(SESSION, key_of(SESSION))
+    bench.dp.session_read(2, THEIRS, key_of(THEIRS), 1)
+    core = bench.core.c
+    core.tx_left, core.tx_size = 2, 100  # own numbers 1 and 2
+    bench.until(lambda: core.tx_sent == 2, what="own frames")
+    body = HEADER.struct.pack(CLUSTER, 1, Kind.CONFIRM, 0, 3, 2, 0, 0, 1, 1, 0, 0, 0, 0, 0, 7)
+    own = under_session(What.PDU, 1, SESSION, Suite.AES_256_GCM, 2, body)
+    good = under_session(What.PDU, 2, THEIRS, Suite.AES_256_GCM, 5, body)
+
+    def sent(link: int, frame: bytes) -> None:
+        before = bench.dp.link_counters(link)["rx_frames"]
+        peers[link].send(ethernet(frame))
+        bench.until(lambda: bench.dp.link_counters(link)["rx_frames"] > before, what="a frame")
+
+    sent(0, good)
+    for forged in (own[:-16] + bytes(16), own[:30] + bytes([own[30] ^ 1]) + own[31:], good[:24] + bytes(len(good) - 24)):
+        sent(1, forged)
+    assert not any(row.heard_ns for row in bench.dp.links_heard(1)), "forged frames"
+    assert bench.dp.link_counters(1)["rx_own"] == 2
+    sent(1, own)
+    assert bench.dp.links_heard(1)[0].heard_ns, "an own frame that came back by the other link"
