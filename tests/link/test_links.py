@@ -424,7 +424,7 @@ def test_with_a_key_copies_and_links_are_told_from_replays(make_bench: Make, sui
 @rule("E4")
 @isolated
 def test_nothing_is_believed_of_a_link_before_the_tag_is_right(make_bench: Make) -> None:
-    """A frame with the own number said that links are joined, and a copy with another body and tag that a station is heard there."""
+    """A frame with the own number said that links are joined, and a copy with another tag that a station is heard there."""
     bench, _, peers = opened(make_bench, 2, sealing=sealing())
     bench.dp.seal_under(SESSION, key_of(SESSION))
     bench.dp.session_read(2, THEIRS, key_of(THEIRS), 1)
