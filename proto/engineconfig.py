@@ -61,6 +61,8 @@ class EngineConfig:
     nak_delay_ns: int
     nak_retry_ns: int
     nak_retry_max_ns: int
+    nak_even: int = 0
+    """So many requests for a frame after the second one come ``nak_retry_ns`` after the one before; then the time doubles."""
     poll_delay_ns: int
     poll_delay_max_ns: int
     retransmit_gap_ns: int
@@ -187,4 +189,5 @@ def make_core(config: EngineConfig, pair: tuple[int, int] = (0, 0)) -> Core:
         own_timeout_ns=config.own_timeout_ns,
         pair=pair,
         direct=config.direct_from,
+        nak_even=config.nak_even,
     )

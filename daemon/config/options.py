@@ -145,7 +145,7 @@ class ClusterOptions:
     )  # fmt: skip
     nak_retry_ms: int = option(
         2, unit="ms", low=1, high=1_000,
-        help="time until such a request is repeated; doubles each time",
+        help="time until such a request is repeated; the fourth time and from then on it doubles",
         reason="must exceed the round trip of the segment",
     )  # fmt: skip
     nak_retry_max_ms: int = option(

@@ -314,7 +314,8 @@ struct dp_spread {
 int spread_may(struct dp_spread *s, const struct zj_frame *f);     /* a first sending of own DATA */
 void spread_went(struct dp_spread *s, const struct zj_frame *f, uint32_t links);
 void spread_again(struct dp_spread *s, const struct zj_frame *f);  /* it is about to be sent again, if it went before */
-uint32_t spread_over(struct dp_spread *s, uint32_t frames, uint64_t now); /* links that so many first sendings take; 0: all */
+/* Links that so many first sendings take; 0: all. pressed: zj_pressed. */
+uint32_t spread_over(struct dp_spread *s, uint32_t frames, int pressed, uint64_t now);
 uint32_t spread_least(const struct dp_spread *s, uint32_t links);
 void spread_loaded(struct dp_spread *s, uint32_t link, uint32_t bytes);
 

@@ -115,7 +115,8 @@ static int is_worth_waiting(const struct dp_links *ls, uint32_t mask)
 static uint32_t transmit_batch(struct dp_links *ls, uint64_t now)
 {
     struct dp_batch *b = &ls->batch;
-    const uint32_t mask = ls->count > 1 ? spread_over(ls->above.spread, b->count, now) : 0;
+    const struct dp_above *above = &ls->above;
+    const uint32_t mask = ls->count > 1 ? spread_over(above->spread, b->count, above->api->pressed(above->core), now) : 0;
     if (!mask)
         return transmit_on_all(ls, 0, b->count, now);
     uint32_t at = 0;

@@ -52,8 +52,10 @@ void spread_again(struct dp_spread *s, const struct zj_frame *f)
 }
 
 /* ---- the choice ---- */
-/* How much has been sent lately: a quiet station doubles its frames, a busy one has both links' rate. */
-static int is_busy(struct dp_spread *s, uint32_t frames, uint64_t now)
+/* How much has been sent lately: a quiet station doubles its frames, a busy one has both links' rate. Where every frame takes all
+ * links, no station can send more than one of them carries, however much it has to send: so one that waits for the others'
+ * confirmations is busy, too. */
+static int is_busy(struct dp_spread *s, uint32_t frames, int pressed, uint64_t now)
 {
     if (now - s->since > DP_BUSY_SPAN_NS) {
         s->before = now - s->since > 2 * DP_BUSY_SPAN_NS ? 0 : s->lately;
@@ -61,12 +63,12 @@ static int is_busy(struct dp_spread *s, uint32_t frames, uint64_t now)
         s->since = now;
     }
     s->lately += frames;
-    return s->lately >= DP_BUSY_FRAMES || s->before >= DP_BUSY_FRAMES;
+    return pressed || s->lately >= DP_BUSY_FRAMES || s->before >= DP_BUSY_FRAMES;
 }
 
-uint32_t spread_over(struct dp_spread *s, uint32_t frames, uint64_t now)
+uint32_t spread_over(struct dp_spread *s, uint32_t frames, int pressed, uint64_t now)
 {
-    const int busy = is_busy(s, frames, now), several = (s->mask & (s->mask - 1)) != 0;
+    const int busy = is_busy(s, frames, pressed, now), several = (s->mask & (s->mask - 1)) != 0;
     if (s->doubtful)
         return 0;
     switch (s->how) {

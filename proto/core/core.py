@@ -108,6 +108,7 @@ class Core:
         own_timeout_ns: int = 20_000_000,
         pair: tuple[int, int] = (0, 0),
         direct: int = 0,
+        nak_even: int = 0,
     ) -> None:
         """Fields of ``struct zj_config`` (``self_index`` is its ``self``), same bounds. UsageError if one is out of bounds,
         MemoryError."""
@@ -132,6 +133,7 @@ class Core:
             "answer_each": answer_each,
             "own_timeout_ns": own_timeout_ns,
             "direct": direct,
+            "nak_even": nak_even,
         }
         self.stations = stations
         self.index = self_index

@@ -14,7 +14,8 @@ uint64_t zj_nak_due(const zj_core *c)
 /* jitter: drawn once per NAK, 0..255, so that what was asked for together stays together. */
 static uint64_t retry_wait(const zj_core *c, uint32_t asks, uint32_t jitter)
 {
-    uint64_t wait = c->cfg.nak_retry_ns << (asks < 16 ? asks : 16);
+    uint32_t doubled = asks > c->cfg.nak_even ? asks - c->cfg.nak_even : 0;
+    uint64_t wait = c->cfg.nak_retry_ns << (doubled < 16 ? doubled : 16);
     if (wait > c->cfg.nak_retry_max_ns)
         wait = c->cfg.nak_retry_max_ns;
     return wait + wait * jitter / 256 / 2;

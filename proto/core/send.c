@@ -58,6 +58,12 @@ uint32_t zj_pdu_max(const zj_core *c) { return c->send.pdu_max ? c->send.pdu_max
 
 uint32_t zj_asked_again(const zj_core *c) { return c->send.asked_again; }
 
+int zj_pressed(const zj_core *c)
+{
+    const struct stream *me = &c->st[c->self];
+    return c->is_open && c->send.end > me->min_al && 2 * (c->send.next - me->min_al) >= c->send.end - me->min_al;
+}
+
 int zj_too_long(const zj_core *c, uint32_t size)
 {
     const struct stream *me = &c->st[c->self];

@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-#define ZJ_API_VERSION 12u
+#define ZJ_API_VERSION 13u
 
 typedef struct zj_core zj_core;
 
@@ -125,7 +125,7 @@ struct zj_config {
     uint64_t seed;              /* for jitter */
     uint64_t confirm_delay_ns;  /* longest time a confirmation waits for a ring that does not drain */
     uint64_t nak_delay_ns;      /* a gap is re-ordering for so long */
-    uint64_t nak_retry_ns;      /* first wait for an answer to a NAK; doubles, with jitter */
+    uint64_t nak_retry_ns;      /* first wait for an answer to a NAK; doubles after nak_even more, with jitter */
     uint64_t nak_retry_max_ns;
     uint64_t poll_delay_ns;     /* no progress for so long while something is pending: POLL; doubles */
     uint64_t poll_delay_max_ns;
@@ -137,7 +137,7 @@ struct zj_config {
     uint32_t pair[2];           /* a link: numbers on the wire of its two stations, ascending; frames have flag PAIR. 0, 0: none */
     uint32_t direct;            /* from so many members on who owes a confirmation to one station only sends it to that one (rules
                                  * C6 to C8); switched medium; 0: never */
-    uint32_t pad;
+    uint32_t nak_even;          /* so many waits after the first one are as long: answers are lost, too, where frames are */
 };
 
 /* How the messages of a process group are ordered on delivery (wire.Ordering). */
@@ -271,6 +271,8 @@ void zj_limit_size(zj_core *c, uint32_t limit, uint32_t base);
 uint32_t zj_pdu_max(const zj_core *c);                   /* bytes of the largest PDU that is built now; none before the first instance */
 /* How often a PDU above base was asked for that had been sent again before: it may be too large for something on the way. */
 uint32_t zj_asked_again(const zj_core *c);
+/* 1: at least half of what may be in flight is: this station sends as fast as the others confirm. */
+int zj_pressed(const zj_core *c);
 
 /* ---- per frame ---- */
 /* One PDU, without its Ethernet header; trailing padding is ignored. Returns enum zj_drop (ZJ_DROP_NONE: processed). */
@@ -448,6 +450,7 @@ struct zj_api {
     uint32_t (*beat)(zj_core *, uint64_t);
     uint64_t (*beat_due)(const zj_core *);
     uint64_t (*silence_due)(const zj_core *);
+    int (*pressed)(const zj_core *);
 };
 const struct zj_api *zj_api(void);
 

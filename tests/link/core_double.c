@@ -210,12 +210,13 @@ static uint32_t beat(zj_core *core, uint64_t now)
 }
 
 static uint64_t beat_due(const zj_core *core) { return ((const struct double_core *)(const void *)core)->beat_due; }
+static int pressed(const zj_core *core) { return ((const struct double_core *)(const void *)core)->pressed; }
 static uint64_t silence_due(const zj_core *core) { return ((const struct double_core *)(const void *)core)->silence_due; }
 
 const struct zj_api *double_api(void)
 {
     static const struct zj_api api = {ZJ_API_VERSION, sizeof(struct zj_api), rx, step, tx, tx_done, offer, next, positions, nak_due,
                                       poll_due, confirm_due, nak, NULL, NULL, NULL, NULL, address, limit_size, pdu_max, asked_again,
-                                      beat, beat_due, silence_due};
+                                      beat, beat_due, silence_due, pressed};
     return &api;
 }

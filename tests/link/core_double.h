@@ -13,6 +13,7 @@ struct double_core {
     uint32_t tx_size, tx_cluster;
     uint32_t tx_src;             /* then they are DATA of this station, numbered in its stream from tx_seq */
     uint64_t tx_seq;
+    int pressed;                 /* 1: as much is in flight as may be */
     uint32_t tx_again;           /* 1: they have been asked for more than once */
     /* offer */
     uint64_t room;                  /* messages that may still be taken */

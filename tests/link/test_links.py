@@ -219,6 +219,12 @@ def test_a_quiet_station_doubles_and_a_busy_one_spreads(make_bench: Make) -> Non
     assert stream(bench, listeners, 0, 5, [5, 5]) == [list(range(5))] * 2
     one, other = stream(bench, listeners, 5, 64, [32, 32])
     assert sorted(one + other) == list(range(5, 69))
+    time.sleep(0.01)
+    assert stream(bench, listeners, 69, 8, [8, 8]) == [list(range(69, 77))] * 2, "quiet again"
+    time.sleep(0.01)
+    bench.core.c.pressed = 1
+    one, other = stream(bench, listeners, 77, 8, [8, 0])
+    assert one == list(range(77, 85)), "few frames, because few are confirmed: that is no quiet station"
 
 
 @rule("J4")
