@@ -23,7 +23,7 @@ import apsw
 from ...proto.service.database.messages import Segment
 from . import vfs
 from .errors import IntegrityError, NotSupportedError, OperationalError, ProgrammingError
-from .guarding import Guard, Looking, SchemaGuard, is_recorded, quoted, refuse_pragma, uneven_functions
+from .guarding import Guard, Looking, SchemaGuard, is_recorded, quoted, refuse_pragma, uneven
 from .savepoints import Savepoints, parsed
 
 __all__ = ["BUSY_TIMEOUT_MS", "Bindings", "Branch"]
@@ -249,9 +249,9 @@ class Branch:
         try:
             cursor.execute(sql)
             self.writer.set_authorizer(None)
-            if uneven := uneven_functions(self.writer):
+            if reason := uneven(self.writer):
                 self.writer.execute("ROLLBACK TO zenjun_schema")
-                raise NotSupportedError(f"{uneven}: not in what every site computes itself (indexes, generated columns, CHECK)")
+                raise NotSupportedError(reason)
         except (apsw.AuthError, apsw.ExecTraceAbort) as error:
             raise NotSupportedError("a change of the schema that not every site would make alike, or more than one") from error
         finally:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from functools import cache
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final
 
 import apsw
 
@@ -114,6 +115,8 @@ _LIBM: Final = frozenset(
     ]
 )
 """Functions whose last bits differ between C libraries."""
+_OE_ABORT: Final = 2
+"""In SQLite's programs (sqliteInt.h): undo the statement, and nothing else."""
 _TABLES: Final = """
     SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"""
 
@@ -127,11 +130,12 @@ def _alike() -> frozenset[str]:
     return frozenset(str(name) for (name,) in found) - _LIBM
 
 
-def uneven_functions(connection: apsw.Connection) -> str:
-    """Functions in what every site computes by itself (generated columns, indexes, CHECK) that need not give the same everywhere;
-    empty: there are none. SQLite's authorizer does not see all of them, so the programs of an INSERT and an UPDATE of each table
-    are looked at."""
+def uneven(connection: apsw.Connection) -> str:
+    """Why sites would not do alike what this schema has each of them do by itself; empty: they would. SQLite's authorizer does
+    not see all of it, so the programs of an INSERT and an UPDATE of each table are looked at: for functions that need not give
+    the same everywhere, and for keys that do something else about a row which is there already than fail."""
     names: set[str] = set()
+    hasty: set[str] = set()
     # What triggers and defaults compute is in changesets.
     triggers = connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, -1)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
@@ -146,9 +150,28 @@ def uneven_functions(connection: apsw.Connection) -> str:
                 with contextlib.suppress(apsw.SQLError):  # of a foreign key's table that comes later: then it is looked at again
                     program = connection.execute(f"EXPLAIN {sql}", (None,) * len(columns), can_cache=False).fetchall()
                     names.update(str(op[5]).partition("(")[0].lower() for op in program if op[1] in ("Function", "PureFunc"))
+                    if sql.startswith("INSERT") and not _aborts(program):
+                        hasty.add(str(table))
     finally:
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, triggers)
-    return ", ".join(sorted(names - _alike()))
+    if found := names - _alike():
+        return f"{', '.join(sorted(found))}: not in what every site computes itself (indexes, generated columns, CHECK)"
+    if hasty:
+        return (
+            f"table {', '.join(sorted(hasty))}: PRIMARY KEY and UNIQUE without ON CONFLICT: each site would act on it by itself. "
+            "Say it in the statement: INSERT OR IGNORE, INSERT OR REPLACE"
+        )
+    return ""
+
+
+def _aborts(program: list[Any]) -> bool:
+    """Whether each look-up of an INSERT for a row that is there already ends the statement, and undoes it."""
+    written = {op[2] for op in program if op[1] == "OpenWrite"}
+    return all(
+        following[1] == "Halt" and following[3] == _OE_ABORT
+        for op, following in pairwise(program)
+        if op[1] in ("NotExists", "NoConflict") and op[2] in written
+    )
 
 
 def quoted(name: str) -> str:

@@ -13,7 +13,7 @@ from ..durable import sync
 from .applier import Applier
 from .copy import FILE_MODE
 from .errors import DatabaseError
-from .guarding import MODULES, OWN_PREFIX, quoted, uneven_functions
+from .guarding import MODULES, OWN_PREFIX, quoted, uneven
 from .rows import SqliteRows
 
 OWN_TABLES: Final = ("zenjun_meta", "zenjun_log", "zenjun_lease", "zenjun_gate")
@@ -81,8 +81,8 @@ def _check(connection: apsw.Connection) -> None:
             raise ImportRefused(f"table {name}: of virtual tables only {' and '.join(sorted(MODULES))} can be replicated")
         if kind == "table" and name not in OWN_TABLES:
             _check_key(connection, name)
-    if uneven := uneven_functions(connection):
-        raise ImportRefused(f"{uneven}: not in what every site computes itself (indexes, generated columns, CHECK)")
+    if reason := uneven(connection):
+        raise ImportRefused(reason)
 
 
 def _check_key(connection: apsw.Connection, table: str) -> None:

@@ -28,7 +28,7 @@ from ...proto.service.database.rows import Entry, RowsDamaged, RowsFailed, Verdi
 from . import leases
 from .applier import Applied, Applier
 from .errors import DatabaseError, InternalError
-from .guarding import SchemaGuard, uneven_functions
+from .guarding import SchemaGuard, uneven
 from .leases import apply_lease
 
 __all__ = ["LOG_VERSIONS_MIN", "SqliteRows"]
@@ -236,7 +236,7 @@ class SqliteRows:
             self.connection.set_authorizer(None)
             cursor.close(True)
         self.applier.look()
-        return not uneven_functions(self.connection)
+        return not uneven(self.connection)
 
     def _commit(self) -> None:
         """End the transaction that is open, with the position and the entries that belong to it."""

@@ -70,6 +70,12 @@ REFUSED = (
     "CREATE TABLE x(a CHECK(tan(a) > 0))",
     "ALTER TABLE t ADD COLUMN x AS (log(a))",
     "CREATE INDEX x ON t(mine(a))",
+    "CREATE TABLE x(a UNIQUE ON CONFLICT IGNORE)",
+    "CREATE TABLE x(id INTEGER PRIMARY KEY, a, b, UNIQUE(a, b) ON CONFLICT /* the row there goes */ REPLACE)",
+    "CREATE TABLE x(id INTEGER PRIMARY KEY ON CONFLICT REPLACE)",
+    "CREATE TABLE x(a TEXT, PRIMARY KEY(a) ON CONFLICT IGNORE) WITHOUT ROWID",
+    "CREATE TABLE x(a UNIQUE ON CONFLICT FAIL)",
+    "CREATE TABLE x(a UNIQUE ON CONFLICT ROLLBACK, b REFERENCES x(a))",
     "VACUUM",
     "BEGIN",
     "COMMIT",
@@ -102,6 +108,10 @@ def test_a_change_of_the_schema_that_is_refused(rows: SqliteRows, sql: str) -> N
         "CREATE TRIGGER x AFTER INSERT ON t BEGIN INSERT INTO later VALUES(sin(new.a)); END",
         "CREATE TABLE x(a REFERENCES later(id))",
         "CREATE VIEW x AS SELECT sin(a), random() FROM t",
+        "CREATE TABLE x(id INTEGER PRIMARY KEY, a UNIQUE ON CONFLICT ABORT, b NOT NULL ON CONFLICT REPLACE DEFAULT 'IGNORE')",
+        "CREATE TABLE x(a TEXT PRIMARY KEY, b REFERENCES x(a), c UNIQUE, CHECK(b <> c) ON CONFLICT ROLLBACK) WITHOUT ROWID",
+        "CREATE TRIGGER x AFTER INSERT ON t BEGIN INSERT OR IGNORE INTO later VALUES(1); END",
+        "CREATE UNIQUE INDEX x ON t(a, lower(b)) WHERE a > 0",
     ],
 )
 def test_a_change_of_the_schema_that_is_not(rows: SqliteRows, sql: str) -> None:

@@ -72,6 +72,7 @@ def test_a_file_becomes_a_copy(tmp_path: Path, pragmas: tuple[str, ...]) -> None
         ("CREATE TABLE k(_rowid_, b)", "table k: it has no key"),
         ("CREATE VIRTUAL TABLE d USING fts3(body)", "table d: of virtual tables only"),
         ("CREATE TABLE t(a); CREATE INDEX i ON t(exp(a))", "exp: not in what"),
+        ("CREATE TABLE t(a UNIQUE ON CONFLICT REPLACE)", "table t: PRIMARY KEY and UNIQUE without ON CONFLICT"),
         ("CREATE TABLE p(id INTEGER PRIMARY KEY); CREATE TABLE c(p REFERENCES p); INSERT INTO c VALUES(5)", "foreign key"),
     ],
 )
