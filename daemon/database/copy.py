@@ -28,6 +28,8 @@ from .pages import Read
 from .rows import SqliteRows
 
 FILE_MODE: Final = 0o640
+FRAME_HEAD_BYTES: Final = 24
+"""Of a page in the WAL."""
 CHUNK_BYTES: Final = 256 * 1024
 PATIENCE_S: Final = 5.0
 STEP_PAGES: Final = 256
@@ -48,7 +50,10 @@ class FileRows(SqliteRows):
     def __init__(self, files: Files, uuid: bytes, path: Path) -> None:
         """Open the file. RowsFailed: it cannot be opened, or is not ours."""
         self.files, self.path = files, path
-        self._wal = f"{path}-wal"
+        self._frames = 0
+        """Of the WAL that are in use: the file stays as long as it has once been."""
+        self._grown_at = WAL_BYTES_MAX
+        """Bytes of them, from which on ``tend`` has something to do."""
         try:
             if not path.exists():
                 path.touch(FILE_MODE)
@@ -60,6 +65,10 @@ class FileRows(SqliteRows):
         try:
             applier.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # it would not tell of a sync that fails
             super().__init__(applier, uuid)
+            self._frame_bytes = FRAME_HEAD_BYTES + int(self.connection.pragma("page_size"))
+            if self.wal.exists():
+                self._frames = self.wal.stat().st_size // self._frame_bytes  # at most; the next commit tells
+            self.connection.set_wal_hook(self._on_commit)
         except RowsFailed:
             applier.close()
             raise
@@ -84,16 +93,23 @@ class FileRows(SqliteRows):
         try:
             if self.has_grown():
                 with self._guarded(), syncing():
-                    self.applier.restart_wal()
+                    self._tend()
         except OSError as error:
             raise RowsFailed(str(error)) from error
 
     def has_grown(self) -> bool:
         """There is something to ``tend``."""
-        try:
-            return os.stat(self._wal).st_size > WAL_BYTES_MAX  # noqa: PTH116 (twenty times a second)
-        except OSError:
-            return False
+        return self._frames * self._frame_bytes > self._grown_at
+
+    def _on_commit(self, connection: apsw.Connection, name: str, frames: int) -> int:
+        self._frames = frames
+        return apsw.SQLITE_OK
+
+    def _tend(self) -> None:
+        if self.applier.restart_wal():
+            self._frames, self._grown_at = 0, WAL_BYTES_MAX
+        else:  # a reader needs it: not again at once, for the applier stands still meanwhile
+            self._grown_at = self._frames * self._frame_bytes + WAL_BYTES_MAX // 4
 
     def log_begin(self) -> int:
         """The first version whose entry is kept; 0: none is."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import apsw
 import pytest
+from zenjun.daemon.database import copy as copying
 from zenjun.daemon.database.branch import Branch
 from zenjun.daemon.database.copy import FileRows, open_copy
 from zenjun.daemon.database.files import Files
@@ -215,3 +216,44 @@ def test_waiting_for_a_change() -> None:
         assert (await asyncio.gather(*waits, return_exceptions=True))[1:] == [True, True]
 
     asyncio.run(run())
+
+
+@rule("B10")
+def test_a_wal_that_was_long_is_not_restarted_all_the_time(rows: FileRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file keeps its size; only the frames in use count. While a reader holds it up the applier stands still now and then."""
+    limit, pauses, restart = 200_000, list[float](), rows.applier.restart_wal
+    monkeypatch.setattr(copying, "WAL_BYTES_MAX", limit)
+
+    def pause() -> bool:
+        pauses.append(0.0)
+        return restart(0.0)
+
+    monkeypatch.setattr(rows.applier, "restart_wal", pause)
+    rows._grown_at = limit
+
+    def commit(size: int) -> None:
+        rows.connection.execute("INSERT OR REPLACE INTO t VALUES(1, zeroblob(?))", (size,))
+        if rows.has_grown():
+            rows.tend()
+
+    while not pauses:
+        commit(20_000)
+    assert rows.wal.stat().st_size > limit and not rows.has_grown()
+    for _ in range(5):
+        commit(1)
+    assert len(pauses) == 1
+    reader = apsw.Connection(str(rows.path))
+    reader.execute("BEGIN; SELECT * FROM t LIMIT 1").fetchall()
+    for _ in range(30):
+        commit(20_000)
+    assert 2 < len(pauses) < 16, "each quarter of the limit"
+    reader.close()
+    while rows.has_grown() or rows._grown_at != limit:
+        commit(20_000)
+    tried = len(pauses)
+    rows.tend()
+    commit(1)
+    assert len(pauses) == tried
+    again = FileRows(rows.files, UUID, rows.path)
+    assert again.has_grown(), "what is in use is not known before the next commit"
+    again.close()
