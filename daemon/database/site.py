@@ -33,7 +33,7 @@ from .jobs import Changes, Jobs, together
 from .moving import Kind, Piece, Receiving, Sending
 from .outbox import Outbox
 from .scrubbing import Scrubs, Summing, pin
-from .waiting import NotHere, Waiting
+from .waiting import NotHere, Waiting, undone
 from .walfile import ContentLost, write_again
 
 GROUP: Final = "zenjun.db"
@@ -362,7 +362,9 @@ class Site:
             with rows.batch():
                 self._feed(machine, rows, items, effects)
         except RowsFailed as failure:
-            return effects + machine.fail(str(failure), is_damaged=isinstance(failure, RowsDamaged))
+            return undone(effects) + machine.fail(str(failure), is_damaged=isinstance(failure, RowsDamaged))
+        if machine.has_failed:  # in the middle of the batch, of which nothing is in the file then
+            return undone(effects)
         return effects + self._after(machine, rows)
 
     def _feed(self, machine: Machine, rows: FileRows, items: Sequence[Message | View], effects: list[Effect]) -> None:

@@ -259,6 +259,17 @@ class Waiting:
         return version
 
 
+def undone(effects: Sequence[Effect]) -> list[Effect]:
+    """These, of a batch that is not in the file: what it has committed may not be said to be, nor to be here to be read."""
+    found: list[Effect] = []
+    for effect in effects:
+        if isinstance(effect, Answer) and effect.verdict is Verdict.DONE:
+            found.append(Answer(effect.txid, Verdict.UNDECIDED, 0))
+        elif not isinstance(effect, Reached):
+            found.append(effect)
+    return found
+
+
 def _settle(future: asyncio.Future[Any] | None, value: Any) -> None:
     if future is not None and not future.done():
         future.set_result(value)

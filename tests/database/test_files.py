@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import apsw
 import pytest
+from zenjun.daemon.client import Member, Message, View
 from zenjun.daemon.database import rows as storing
 from zenjun.daemon.database.copy import Entries, FileRows, Frozen, open_copy, rewritten
 from zenjun.daemon.database.doubt import Doubts
@@ -17,10 +19,11 @@ from zenjun.daemon.database.moving import Kind, Piece, Receiving, pieces_of
 from zenjun.daemon.database.site import Site
 from zenjun.daemon.jsonframes import FrameError, Frames, pack
 from zenjun.daemon.observe import Journal
+from zenjun.proto.service.base import Effect, Emit
 from zenjun.proto.service.database import messages as m
 from zenjun.proto.service.database.certify import Shared
 from zenjun.proto.service.database.given import decode_given, encode_given
-from zenjun.proto.service.database.machine import Given
+from zenjun.proto.service.database.machine import Answer, Durability, Failed, Given, Reached
 from zenjun.proto.service.database.roll import Sites
 from zenjun.proto.service.database.rows import Entry, RowsFailed, Verdict
 from zenjun.proto.service.database.scrub import Scrubbing
@@ -139,6 +142,54 @@ def test_a_site_whose_copy_was_damaged_is_not_one_without_a_copy(tmp_path: Path)
     later._open((1, 2))
     assert later.machine is not None and later.machine.distrusts, "nor after the next start"
     asyncio.run(later.close())
+
+
+@rule("D2")
+@pytest.mark.parametrize("at_the_end", [True, False])
+def test_what_a_full_disk_did_not_take_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_the_end: bool
+) -> None:
+    """Its transactions were decided, one after another; the batch does not get into the file, or is rolled back by the last."""
+    site, clock = Site("shop", Files(tmp_path, "shop"), Sites(frozenset({1})), Journal(logging.getLogger("full")), UUID), 1 << 33
+    site.message_max = 1 << 20
+    site._open((1, 1))
+    machine, rows = site.machine, site._rows
+    assert machine is not None and rows is not None
+
+    def take(effects: Sequence[Effect]) -> Sequence[Effect]:
+        nonlocal clock
+        clock += 1
+        data = [effect.data for effect in effects if isinstance(effect, Emit)]
+        return site._take([Message(each, "g", 1, 1, (clock, 1, k), True) for k, each in enumerate(data)])
+
+    me = (Member(1, 1, ""),)
+    effects: Sequence[Effect] = site._take([View("g", me, me, (), "join", (clock, 1, 65535), 1)])
+    while not machine.is_active:
+        effects = take(effects)
+    position, shared = rows.position(), machine.shared
+    assert shared is not None
+    asked: list[Effect] = []
+    for k in range(20):
+        shared.locks.append(((1, 1), m.Lock(_txid(k), shared.epoch)))
+        body = m.encode_body([(m.Segment.SQL, f"CREATE TABLE t{k}(id INTEGER PRIMARY KEY)".encode())])
+        asked += machine.submit(m.Write(_txid(k), shared.epoch, position.version + k, (), body), Durability.MEMORY)
+        asked += machine.barrier(k)
+    rows.connection.pragma("max_page_count", rows.connection.pragma("page_count") + (100 if at_the_end else 7))
+
+    def full() -> None:
+        raise RowsFailed("database or disk is full")
+
+    if at_the_end:
+        monkeypatch.setattr(rows, "_commit", full)
+    effects = take(asked)
+    assert {e.verdict for e in effects if isinstance(e, Answer)} == {Verdict.UNDECIDED}
+    assert not any(isinstance(e, Reached) for e in effects) and any(isinstance(e, Failed) for e in effects)
+    rows.close()
+    again, _ = open_copy(Files(tmp_path, "shop"), UUID)
+    assert again.position() == position
+    again.close()
+    site._rows = None
+    asyncio.run(site.close())
 
 
 def test_a_note_of_a_failed_sync_outlasts_a_database_made_again(tmp_path: Path) -> None:
