@@ -18,6 +18,7 @@ from zenjun.daemon.clientwire import SEND_TO, Frame, JoinFlag
 from zenjun.proto.engineconfig import EngineConfig
 from zenjun.proto.multicast.codec import Encoded, decode
 from zenjun.proto.multicast.links import LinkLife
+from zenjun.proto.multicast.member import MULTICAST
 from zenjun.proto.service.base import ViewEvent
 from zenjun.proto.wire import Ordering, group_id
 
@@ -454,6 +455,7 @@ class HostWorld:
                     got = {c for _, _, c in p.got}
                     for handle in p.connection.handles.values():
                         concerned = handle.group_id in groups and handle.member and not handle.no_self
+                        concerned = concerned and handle.ordering in MULTICAST  # else somebody has made the group anew
                         if concerned and content not in got and self._since(p, handle.group) < places.get(content, (0, 0, 0)):
                             self.fail("complete", f"{p.connection} has not got {content!r} at {places[content]}")
 
