@@ -123,7 +123,7 @@ class Station:
         turn = self.dp.turn(now_ns() + 60_000_000_000)
         if turn.want & Want.PAIR:
             self.multicast.on_pairs()
-        if self.at < len(self.net.order) and self.net.random.random() < 0.5:
+        while self.at < len(self.net.order) and self.net.random.random() < 0.9:
             self._deliver()
         self.multicast.on_time(now_ns())
         while (take := self.dp.take()) is not None:
@@ -251,7 +251,7 @@ class Run:
 
     def say(self) -> None:
         z = self.random.choice(sorted(self.net.all))
-        for _ in range(self.random.choice((1, 5, 30))):
+        for _ in range(self.random.choice((1, 5, 15))):
             self.count += 1
             content = b"%d " % self.count + bytes(self.random.choice((0, 100, 4000)))
             handles = self.random.choice(([1], [2], [1, 2]))
