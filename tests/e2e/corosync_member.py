@@ -1,7 +1,8 @@
 """A program of Debian's libcpg: ``python -m tests.e2e.corosync_member GROUP``.
 
-Lines of standard input: ``send COUNT SIZE LABEL``, ``leave``, ``join``. Lines of standard output, JSON: ["change", members, left,
-joined], ["message", node, pid, label, size], ["ring", node, seq, nodes], ["error", what, code].
+Lines of standard input: ``send COUNT SIZE LABEL``, ``leave``, ``join``, ``many COUNT`` (so many more connections, each alone in a
+group of its own, with a message to itself). Lines of standard output, JSON: ["change", members, left, joined], ["message", node,
+pid, label, size], ["ring", node, seq, nodes], ["many", connections whose message has come], ["error", what, code].
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ ALL: Final = 2
 """Of cpg_dispatch: all that is there."""
 AGREED: Final = 2
 V1: Final = 1
+MANY_S: Final = 60.0
 INITIAL: Final = 1
 
 
@@ -86,6 +88,35 @@ class Program:
             self.check("mcast", code)
             self.dispatch()
 
+    def many(self, count: int) -> None:
+        """Their messages are under way at the same time."""
+        heard, text = set[int](), b"m" * 100
+        deliver = self.ffi.callback(
+            "void(uint64_t, cpg_name*, uint32_t, uint32_t, char*, size_t)",
+            lambda handle, _group, _node, _pid, data, size: (
+                heard.add(handle) if bytes(self.ffi.buffer(data, size)) == text else None
+            ),
+        )
+        model = self.ffi.new("cpg_v1*", [V1, self.ffi.cast("void*", deliver), self.ffi.NULL, self.ffi.NULL, 0])
+        self.keep += [deliver, model]
+        handles = []
+        for k in range(count):
+            name = f"{k} of many".encode()
+            handle = self.ffi.new("uint64_t*")
+            self.check("initialize", self.lib.cpg_model_initialize(handle, V1, model, self.ffi.NULL))
+            self.check("join", self.lib.cpg_join(handle[0], self.ffi.new("cpg_name*", [len(name), name])))
+            handles.append(int(handle[0]))
+        data = self.ffi.new("char[]", text)
+        part = self.ffi.new("struct iovec[]", [[data, len(text)]])
+        for each in handles:
+            self.check("mcast", self.lib.cpg_mcast_joined(each, AGREED, part, 1))
+        end = time.monotonic() + MANY_S
+        while len(heard) < count and time.monotonic() < end:
+            for each in handles:
+                self.lib.cpg_dispatch(each, ALL)
+            time.sleep(0.01)
+        say("many", len(heard))
+
     def dispatch(self) -> None:
         code = self.lib.cpg_dispatch(self.handle, ALL)
         if code not in (OK, TRY_AGAIN):
@@ -110,6 +141,8 @@ class Program:
     def command(self, word: str, *words: str) -> None:
         if word == "send":
             self.send(int(words[0]), int(words[1]), words[2])
+        elif word == "many":
+            self.many(int(words[0]))
         elif word == "leave":
             self.check("leave", self.lib.cpg_leave(self.handle, self.name))
         else:
