@@ -13,6 +13,7 @@ from ..rules import rule
 from ..virtual.cores import PROMPT, Cores, CoreStation
 from ..virtual.pdus import peek
 from ..virtual.segment import MS, US
+from ..virtual.width import World, quantile
 
 S = 1000 * MS
 Sent = list[tuple[CoreStation, bytes]]
@@ -222,3 +223,13 @@ def test_a_lone_sender_without_pause_is_confirmed_to_itself_and_sums_up() -> Non
     assert c.preack() == [len([f for f in told(frames) if f[1] == "DATA"])] * 5
     assert [m.data for m in c.got[4]] == [b"%d" % k for k in range(400)]
     assert sum(addressee(pdu) == 0 for _, pdu in frames if peek(pdu, "kind") == Kind.CONFIRM) < 420
+
+
+@rule("C6", "C7", "C9")
+@pytest.mark.parametrize("loss", [0.0, 0.05])
+def test_with_processors_of_their_own_all_learn_of_all_with_fewer_receptions(loss: float) -> None:
+    to_all, to_sender = (World(6, direct, loss, 60).run() for direct in (0, 4))
+    for cost in (to_all, to_sender):
+        assert (len(cost.own), len(cost.others)) == (60, 300)
+    assert to_sender.receptions < (0.6 if not loss else 1.0) * to_all.receptions
+    assert quantile(to_sender.others, 0.5) > quantile(to_all.others, 0.5), "they know one hop later"
