@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import struct
@@ -28,6 +29,9 @@ from .pages import Read
 from .rows import SqliteRows
 
 FILE_MODE: Final = 0o640
+SPARE_BYTES: Final = 4 * WAL_BYTES_MAX
+"""What a disk keeps for the commits of its own site while a copy for another one is made, or an eighth of a small one: a copy
+that fills it would take this site out of use as well."""
 FRAME_HEAD_BYTES: Final = 24
 """Of a page in the WAL."""
 CHUNK_BYTES: Final = 256 * 1024
@@ -216,8 +220,11 @@ class Frozen:
                 piece = b""
         yield piece
 
-    def copying(self) -> Iterator[None]:
-        """Make ``copied``. Yields every ``PATIENCE_S``: a large file takes long, and the other site hears nothing meanwhile."""
+    def copying(self, spare: int = 0) -> Iterator[None]:
+        """Make ``copied``; the snapshot is not held any more then. Yields every ``PATIENCE_S``: a large file takes long, and
+        the other site hears nothing meanwhile. spare: bytes that the disk keeps. Raises OSError: they are not there."""
+        page_bytes = int(self.reader.pragma("page_size"))
+        self._need(int(self.reader.pragma("page_count")) * page_bytes, spare)
         target = apsw.Connection(str(self.copied))
         target.pragma("synchronous", "OFF")
         try:
@@ -226,11 +233,21 @@ class Frozen:
                 due = time.monotonic() + PATIENCE_S
                 while not backup.done:
                     backup.step(STEP_PAGES)
+                    self._need(backup.remaining * page_bytes, spare)
                     if time.monotonic() >= due:
                         yield
                         due = time.monotonic() + PATIENCE_S
         finally:
             target.close()
+        self.reader.close(True)  # the WAL would grow for as long as the other site takes
+
+    def _need(self, size: int, spare: int) -> None:
+        """Raises OSError: the disk has not so many bytes left. spare: besides, but no more than an eighth of the disk."""
+        disk = os.statvfs(self.copied.parent)
+        size += min(spare, disk.f_blocks * disk.f_frsize // 8)
+        if (free := disk.f_bavail * disk.f_frsize) < size:
+            mib = f"{free >> 20} MiB are free, {size >> 20} MiB are needed"
+            raise OSError(errno.ENOSPC, f"no room for a copy beside the database: {mib}", str(self.copied.parent))
 
     def close(self) -> None:
         """Once; the snapshot is not needed any more."""

@@ -22,7 +22,7 @@ from ...proto.service.database.given import decode_given
 from ...proto.service.database.machine import Given
 from ...proto.service.database.messages import DIGEST_BYTES, next_digest
 from ...proto.service.database.rows import RowsDamaged, RowsFailed, Verdict
-from .copy import CHUNK_BYTES, Entries, FileRows, Frozen, bases, install
+from .copy import CHUNK_BYTES, SPARE_BYTES, Entries, FileRows, Frozen, bases, install
 from .pages import Incoming, Offer, is_wanted, ranges
 
 WINDOW: Final = 8
@@ -79,7 +79,7 @@ def pieces_of(frozen: Frozen, to: Source, place: Place, message_max: int) -> Ite
             for data in _cut(piece, size):
                 yield Piece(Kind.ENTRIES, to, place, next(number), data)
     else:
-        for _ in frozen.copying():
+        for _ in frozen.copying(SPARE_BYTES):
             yield Piece(Kind.STATE, to, place, next(number))  # it still comes
         for offer, blocks in ranges(frozen.copied, size, hashed):
             frozen.answer = b""

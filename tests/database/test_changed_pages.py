@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from zenjun.daemon.database import copy as copying
@@ -128,6 +129,38 @@ def test_a_large_file_takes_long_to_copy(donor: FileRows, joiner: FileRows, monk
     moved = Moved(donor, joiner)
     assert moved.rows is not None and rows_of(moved.rows) == rows_of(donor)
     moved.rows.close()
+
+
+def test_a_donor_keeps_room_for_itself(donor: FileRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy for another site must not fill the disk: before it begins, and while the donor's own commits go on."""
+    monkeypatch.setattr(copying, "STEP_PAGES", 50)
+    size = donor.connection.pragma("page_count") * donor.connection.pragma("page_size")
+    disks: list[tuple[int, int]] = []
+    """Bytes that are free, and all of them."""
+
+    def disk(folder: Path) -> SimpleNamespace:
+        free, total = disks.pop(0)
+        return SimpleNamespace(f_bavail=free // 512, f_frsize=512, f_blocks=total // 512)
+
+    monkeypatch.setattr("os.statvfs", disk)
+    for total, spare in ((1 << 40, copying.SPARE_BYTES), (80 << 20, 10 << 20)):
+        for free in ([size + spare - 4096], [size + spare, 1 << 40, spare - 4096]):
+            disks += [(each, total) for each in free]
+            frozen = Frozen(donor, NOTHING, b"state")
+            with pytest.raises(OSError, match="no room for a copy"):
+                list(pieces_of(frozen, (2, 1), (1, 1, 1), 1 << 20))
+            frozen.close()
+            assert not disks and not frozen.copied.exists()
+
+
+def test_a_donor_holds_its_snapshot_no_longer_than_it_copies(donor: FileRows) -> None:
+    frozen = Frozen(donor, NOTHING, b"state")
+    pieces = pieces_of(frozen, (2, 1), (1, 1, 1), 1 << 20)
+    while next(pieces).kind is not Kind.SUMS:
+        assert not donor.applier.restart_wal(0.0)
+    donor.connection.execute("UPDATE t SET v = zeroblob(500) WHERE id = 1")
+    assert donor.applier.restart_wal(0.0), "what is sent comes from the copy"
+    frozen.close()
 
 
 def test_a_full_disk_keeps_nothing(tmp_path: Path, donor: FileRows, monkeypatch: pytest.MonkeyPatch) -> None:
