@@ -348,6 +348,7 @@ struct dp_link {
     uint32_t block_bytes, slot_bytes, per_block, blocks;
     uint32_t block, slot;        /* cursor */
     uint32_t tries;              /* of the frame in front, without success */
+    uint32_t swallowed;          /* the same of those above base that go by themselves: what is smaller passes between */
     uint32_t base;               /* PDUs above it may be too large for this link, 0: unknown; */
     uint8_t too_large;           /* and one in front is */
     uint64_t retry_at, retry_ns; /* transmit queue full: not before, and the wait; 0: no wait */

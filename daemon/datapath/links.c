@@ -150,7 +150,12 @@ static void send_by_itself(struct dp_links *ls, struct by_itself *way, const str
             continue;
         }
         const int error = link_send(l, way->to_group || !(way->pair->known >> i & 1) ? NULL : way->pair->mac[i], parts, count);
-        if (error == -EAGAIN || error == -ENOBUFS) {
+        if (error == -ENOBUFS && l->base && pdu->size > l->base && ++l->swallowed > DP_SWALLOWED_TRIES) {
+            l->too_large = 1; /* as in link_transmit: it stays, and goes in pieces */
+            l->swallowed = 0;
+            link_rested(l);
+            way->waits |= 1u << i;
+        } else if (error == -EAGAIN || error == -ENOBUFS) {
             link_wait(l, now);
             way->waits |= 1u << i;
         } else if (error) {
@@ -158,6 +163,8 @@ static void send_by_itself(struct dp_links *ls, struct by_itself *way, const str
             l->too_large |= error == -EMSGSIZE && l->base && pdu->size > l->base;
         } else {
             link_rested(l);
+            if (l->base && pdu->size > l->base)
+                l->swallowed = 0;
         }
     }
 }
@@ -282,12 +289,10 @@ uint32_t links_transmit(struct dp_links *ls, uint64_t now, uint32_t *more)
     return total;
 }
 
-uint32_t links_transmit_pairs(struct dp_links *ls, uint64_t now)
+static uint32_t transmit_pairs(struct dp_links *ls, uint64_t now)
 {
     const struct zj_api *api = ls->above.api;
     uint32_t total = 0;
-    if (!any_ready(ls, now) || !guard_can_seal(ls->above.guard))
-        return 0;
     for (uint64_t rest = ls->above.pairs->open; rest; rest &= rest - 1) {
         const struct dp_pair *p = &ls->above.pairs->at[__builtin_ctzll(rest)];
         const uint32_t limit = api->pdu_max(ls->above.core); /* of the cluster: what a pair's stations can receive is not all */
@@ -303,7 +308,17 @@ uint32_t links_transmit_pairs(struct dp_links *ls, uint64_t now)
             total += done;
         } while (count && done == count);
     }
-    (void)shrink(ls);
+    return total;
+}
+
+uint32_t links_transmit_pairs(struct dp_links *ls, uint64_t now)
+{
+    uint32_t total = 0;
+    if (!any_ready(ls, now) || !guard_can_seal(ls->above.guard))
+        return 0;
+    do
+        total += transmit_pairs(ls, now);
+    while (shrink(ls)); /* bound: PDUs above base go in pieces then */
     return total;
 }
 

@@ -15,6 +15,7 @@ from zenjun.daemon.datapath import DataPath, Want, now_ns
 from zenjun.proto.core import Core, Stage
 from zenjun.proto.wire import Ordering, view_hash
 
+from ..rules import rule
 from ..timing import in_time
 from .net import isolated
 from .rig import CLUSTER, ETHERTYPE, GROUP_MAC, Frame, Program, frame
@@ -220,3 +221,27 @@ def test_a_link_begins_with_the_frame_that_opens_it_and_answers_confirm() -> Non
         s.core.close()
     for core in ends.values():
         core.close()
+
+
+@rule("J15")
+@isolated
+def test_what_a_link_of_two_stations_cannot_bring_out_whole_goes_in_pieces() -> None:
+    """The other end of its cable takes less, and the kernel says that a queue is full; nothing else would show it."""
+    name = segment()[0]
+    ip = IPRoute()
+    ip.link("set", index=ip.link_lookup(ifname="zp0")[0], mtu=1000)
+    one = Station(0, name)
+    one.open(1)
+    one.dp.limit_size(1500, 900)
+    core = link_end(1, 2, 600_000 * MS)
+    one.dp.pair(2, core.handle_pointer)
+    assert core.offer(bytes(1200), group=0, client=0, type=4, ordering=Ordering.FIFO)
+    end = time.monotonic() + 30
+    while not one.dp.counters()["tx_pieced"]:
+        assert time.monotonic() < end, f"not within 30 s: {one.dp.counters()}"
+        one.turn()
+        select.select([one.dp.fileno()], [], [], 0.001)
+    assert core.counters()["tx_data"] == 1 and one.dp.links_large()[0] == [0]
+    for c in (core, one.core):
+        c.close()
+    one.dp.close()
