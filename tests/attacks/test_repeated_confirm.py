@@ -7,6 +7,7 @@ cluster from ever opening.
 from __future__ import annotations
 
 import pytest
+from zenjun.proto import asking
 from zenjun.proto.asking import UNANSWERED_WINDOWS
 
 from ..proto.test_membership_numbers import confirm_pdu, give_all, together
@@ -34,6 +35,16 @@ def test_old_confirms_do_not_keep_a_cluster_from_opening(every_ms: int) -> None:
         repeat(cluster, 5)
         cluster.run(every_ms * MS)
     assert together(cluster, 1, 2, 3), "and it goes on"
+
+
+def test_without_the_rule_nobody_ever_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken variant ``asks_for_ever``: who hears an instance asks it, however long nobody answers."""
+    monkeypatch.setattr(asking, "UNANSWERED_WINDOWS", 1 << 30)
+    cluster = Cluster(3)
+    for _ in range(UNANSWERED_WINDOWS + 8):
+        repeat(cluster, 5)
+        cluster.run(cluster.nodes[0].config.open_window_ns)
+        assert not any(node.engine.instance for node in cluster.nodes)
 
 
 def test_who_asks_a_living_instance_in_vain_opens_none_beside_it() -> None:
