@@ -13,6 +13,11 @@ enum { STATIONS = 4, WINDOW = 8, GROUPS = 5, SEEN = 4096, RECORD_MAX = 120 };
 #define ERA ((uint64_t)3 << 32)
 #define ME 2u
 
+/* Cores are not part of it: records come and go by hand. */
+int zj_next(zj_core *c, struct zj_message *out) { return (void)c, (void)out, 0; }
+int zj_offer(zj_core *c, struct zj_offer *m) { return (void)c, (void)m, 0; }
+int zj_unstable(const zj_core *c) { return (void)c, 0; }
+
 struct run {
     zj_multi *m;
     zj_sendq *q;

@@ -54,7 +54,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     name = str(request.param)
     program = tmp_path_factory.mktemp("fuzz") / f"fuzz_{name}"
     folder = CLIENT if name == "client" else CORE
-    files = PIECES if name == "pieces" else sorted(folder.rglob("*.c"))
+    files = {"pieces": PIECES, "multi": sorted((CORE / "multi").glob("*.c"))}.get(name) or sorted(folder.rglob("*.c"))
     sources = [str(path) for path in files if path.name != "_core.c"]
     datapath = f"-I{ROOT / 'daemon' / 'datapath'}"
     include = [f"-I{CORE}", *([datapath] if name == "pieces" else [f"-I{CLIENT}", datapath])]
