@@ -209,13 +209,22 @@ class Net:
                 return False
         return True
 
-    def settle(self) -> None:
+    def until(self, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + WAIT_S
-        quiet = 0
-        while quiet < 30:
+        while not condition():
             assert time.monotonic() < end, f"not within {WAIT_S} s: {[s.multicast.status() for s in self.all.values()]}"
             self.turn()
+
+    def settle(self) -> None:
+        """What is done at its sender may not have come to all programs: that of level preack waits for STABLE."""
+        quiet = 0
+
+        def is_quiet() -> bool:
+            nonlocal quiet
             quiet = quiet + 1 if self.is_quiet() else 0
+            return quiet > 30
+
+        self.until(is_quiet)
 
     def close(self) -> None:
         for s in self.all.values():
@@ -294,6 +303,7 @@ def test_changes_with_messages_under_way(make_net: Callable[[int, int], Net], se
         if k == crash:
             net.crash(3)
     net.settle()
+    net.until(lambda: len({len(run.staying[z].got) for z in net.all}) == 1)
     got = {z: run.staying[z].got for z in net.all}
     order_of = {content: k for k, content in enumerate(got[1])}
     for z in net.all:
