@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -248,6 +249,25 @@ def test_who_followed_says_anew_what_it_has() -> None:
     order.view((3, 2), (4, 1))
     said = [m.decode(data) for who, data in order.waiting if who == (3, 2)]
     assert [s.position.version for s in said if isinstance(s, m.Stand) and s.roll == order.clock] == [version]
+
+
+@rule("W1")
+def test_a_state_that_does_not_come_is_asked_of_another_site() -> None:
+    """The first one asked may not be able to give it, and there is one that answers at each place."""
+    order = opened()
+    order.view((1, 1), (2, 1), (3, 2))
+    order.deliver(m.Stand)
+    joiner, asked = order.machines[3, 2], Counter[Source]()
+    for _ in range(20):
+        order.deliver(m.Want)
+        [(donor, effect)] = order.take_effects(Give)
+        assert effect.to == (3, 2)
+        asked[donor] += 1
+        order.take((3, 2), joiner.ask_again())
+    assert set(asked) == {(1, 1), (2, 1)}
+    order.view((2, 1), (3, 2))
+    order.deliver(m.Want)
+    assert [donor for donor, _ in order.take_effects(Give)] == [(2, 1)]
 
 
 @rule("Q5", "Q6")

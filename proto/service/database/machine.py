@@ -10,9 +10,11 @@ ended, ``on_synced`` when the disk has a version, ``submit``, ``lock``, ``releas
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
+from zlib import crc32
 
 from ...errors import InvariantError
 from ..base import Effect, Emit, Place, Source
@@ -438,7 +440,7 @@ class Machine:
                 self._settle()
         elif isinstance(message, Want):
             self.drop_parts(shared)
-            if self.me == min(shared.active, default=None) and source != self.me:
+            if self.me == self.donor(shared, place, source):
                 self._effects.append(Give(source))
         elif isinstance(message, Barrier):
             if source == self.me:
@@ -459,6 +461,11 @@ class Machine:
         elif isinstance(message, Summed) and message.number == shared.scrub.number and source in shared.scrub.sums:
             shared.scrub.sums[source] = message.sums
             self._compare_sums(shared)
+
+    def donor(self, shared: Shared, place: Place, source: Source) -> Source | None:
+        """Who gives the state: by chance, which the place decides, so that another one does when it is asked for again."""
+        able = sorted(shared.active - {source})
+        return able[crc32(struct.pack("!3Q", *place)) % len(able)] if able else None
 
     def is_here(self, position: Position, shared: Shared) -> bool:
         """This position is in the history here, and in its present epoch."""
