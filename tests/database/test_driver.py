@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from zenjun import db
 from zenjun.daemon.database.copy import FileRows, open_copy
-from zenjun.daemon.database.driver import sending
+from zenjun.daemon.database.driver import distant, sending
 from zenjun.daemon.database.driver.connection import Connection
 from zenjun.daemon.database.driver.service import Lost
 from zenjun.daemon.database.errors import error_of
@@ -19,6 +20,7 @@ from zenjun.daemon.database.files import Files
 from zenjun.daemon.database.leases import encode_lease
 from zenjun.daemon.database.wire import to_bytes, to_text
 from zenjun.proto.service.database.certify import table_hash
+from zenjun.proto.service.database.errand import Outcome
 from zenjun.proto.service.database.messages import Position, Segment, Txid, decode_body, encode_body, next_digest
 from zenjun.proto.service.database.rows import Entry, Verdict
 
@@ -391,6 +393,32 @@ def test_what_may_be_committed_is_not_said_to_be_not(
             c.commit()
     assert c.execute("SELECT count(*) FROM t WHERE id = 10").fetchone() == (1,) and bool(step) is not passes
     c.close()
+
+
+@rule("Z5")
+@pytest.mark.parametrize("code", ["no-database", "no-quorum", "session-lost"])
+def test_what_became_of_a_transaction_at_a_distance_is_asked_until_it_is_known(
+    monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """The process here begins again meanwhile, and does not know the database yet."""
+    monkeypatch.setattr(distant, "RETRY_S", 0.0)
+    c = distant.DistantConnection.__new__(distant.DistantConnection)
+    answers: list[Any] = [error_of(code, "not now"), Lost("gone"), {"version": 7}]
+
+    def ask(do: str, **arguments: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(c, "_ask", ask)
+    c._closed, c._deadline = True, time.monotonic() + 60
+    assert c._outcome(Outcome(Txid(1, 1, 1, 1), (1, 1), (2, 1))) == 7 and not answers
+    answers += [error_of(code, "not now")]
+    monkeypatch.setattr(distant, "RETRY_S", 1.0)
+    c._deadline = 0.0
+    with pytest.raises(db.Undecided):
+        c._outcome(Outcome(Txid(1, 1, 1, 1), (1, 1), (2, 1)))
 
 
 @rule("K6")

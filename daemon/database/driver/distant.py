@@ -163,7 +163,7 @@ class DistantConnection(Connection):
                 return int(self._ask("outcome", seconds=self._left(), **question)["version"])
             except Undecided:
                 raise
-            except (Lost, NotReachable, OperationalError) as error:
+            except Error as error:  # of any kind: the process may have begun again, and not have the list of databases yet
                 if self._left() <= RETRY_S:
                     raise Undecided(f"{error}; the transaction may be committed") from None
             time.sleep(RETRY_S)
