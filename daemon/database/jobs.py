@@ -98,15 +98,20 @@ class Jobs:
 
         def ended(future: asyncio.Future[Any]) -> None:
             self._held -= 1
+            wrong = future.exception()
             try:
-                then(future.result())
+                if wrong is None:
+                    then(future.result())
             except Exception as error:
                 if done.cancelled():
                     raise
-                done.set_exception(error)
+                wrong = error
+            if done.cancelled():
+                return
+            if wrong is None:
+                done.set_result(None)
             else:
-                if not done.cancelled():
-                    done.set_result(None)
+                done.set_exception(wrong)
 
         self._held += 1
         self._give(function, *arguments).add_done_callback(ended)  # in the order of the calls, with those whom ``run`` lets go on

@@ -175,6 +175,37 @@ def test_a_short_job_is_done_at_once_if_nothing_is_under_way() -> None:
     asyncio.run(run())
 
 
+def test_a_whole_job_goes_on_without_its_caller() -> None:
+    """In its place among the others. What is wrong is its caller's, and nobody's if that has gone."""
+
+    async def run() -> None:
+        jobs, log, noise, gate = Jobs("test"), list[Any](), list[Any](), threading.Event()
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: noise.append(context))
+
+        async def one(number: int) -> None:
+            log.append(await jobs.run(int, number))
+
+        first = asyncio.create_task(jobs.run(gate.wait, 20))
+        await asyncio.sleep(0)
+        whole: list[Any] = [(log.append, int, 2), (log.append, divmod, 1, 0), (lambda _: 1 // 0, int)]
+        gone = [asyncio.create_task(jobs.run_whole(*each)) for each in whole[:2]]
+        others = [asyncio.create_task(one(3)), *(asyncio.create_task(jobs.run_whole(*each)) for each in whole[1:])]
+        await asyncio.sleep(0)
+        for task in gone:
+            task.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        gate.set()
+        assert await first
+        found = await asyncio.gather(*others, return_exceptions=True)
+        assert [type(each) for each in found] == [type(None), ZeroDivisionError, ZeroDivisionError]
+        assert log == [2, 3] and not noise and jobs.is_free
+        await jobs.run_whole(log.append, threading.get_ident, is_short=True)
+        assert log[-1] == threading.get_ident()
+        jobs.close()
+
+    asyncio.run(run())
+
+
 def test_results_go_on_in_the_order_of_the_calls() -> None:
     """The thread is ready, and what waits for it has not gone on yet: a short job now would come before it."""
 
