@@ -275,11 +275,16 @@ class Client(Program):
             raise Refused("no-quorum", str(error)) from None
 
     async def _do_reach(self, frame: Frame) -> Frame:
-        """Wait until the copy here has a version."""
-        site, wanted = self._site(frame), frame.get("version")
-        if type(wanted) is not int:
-            raise Refused("malformed", "version is a number")
-        if not await site.until(lambda: site.position.version >= wanted, seconds_of(frame, TIMEOUT_S)):
+        """Wait until the copy here has a version; with an epoch: until enough disks have it."""
+        site, wanted, epoch = self._site(frame), frame.get("version"), frame.get("epoch")
+        if type(wanted) is not int or (epoch is not None and type(epoch) is not int):
+            raise Refused("malformed", "version is a number, and so is epoch if it is given")
+        if type(epoch) is int:
+            try:
+                await site.waiting.durable(epoch, wanted, seconds_of(frame, TIMEOUT_S))
+            except NotHere as error:
+                raise Refused("no-quorum", str(error)) from None
+        elif not await site.until(lambda: site.position.version >= wanted, seconds_of(frame, TIMEOUT_S)):
             raise Refused("timeout", f"this station is at version {site.position.version}: {site.step}")
         return {"version": site.position.version}
 

@@ -258,6 +258,17 @@ class Waiting:
             raise NotHere("too few disks have it in time")
         return version
 
+    async def durable(self, epoch: int, version: int, seconds: float) -> None:
+        """Wait until enough disks have this version of an epoch. Raises NotHere: they have not in time, or another epoch has
+        begun, in which it need not be."""
+
+        def is_over() -> bool:
+            shared = self._site.machine.shared if self._site.machine is not None else None
+            return shared is not None and shared.epoch > epoch
+
+        if not await self._site.until(lambda: self._site.durable() >= version or is_over(), seconds) or is_over():
+            raise NotHere("too few disks have it in time" if not is_over() else "the database was opened again meanwhile")
+
 
 def undone(effects: Sequence[Effect]) -> list[Effect]:
     """These, of a batch that is not in the file: what it has committed may not be said to be, nor to be here to be read."""

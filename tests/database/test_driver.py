@@ -50,7 +50,11 @@ class Local:
         """Versions are waited for."""
         self.until: Any = None
         """Called with a version that a program waits for."""
-        """Of a long transaction."""
+        self.meanwhile: Any = None
+        """Called when a barrier is reached, before the program knows."""
+        self.waited: list[tuple[int, int]] = []
+        """Epochs and versions that programs want on enough disks."""
+        self.disks_fail = False
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         self.asked.append(do)
@@ -58,6 +62,16 @@ class Local:
             if isinstance(self.stale, Exception):
                 raise self.stale
             return {"seconds": self.stale}
+        if do == "barrier":
+            version = self.rows.position().version
+            if self.meanwhile is not None:
+                self.meanwhile()
+            return {"version": version}
+        if do == "reach" and "epoch" in arguments:
+            self.waited.append((arguments["epoch"], arguments["version"]))
+            if self.disks_fail:
+                raise error_of("no-quorum", "too few disks")
+            return {"version": arguments["version"]}
         if do == "reach" and self.is_late:
             while self.rows.position().version < arguments["version"]:
                 if self.until is None:
@@ -470,3 +484,30 @@ def test_what_is_committed_is_no_error(local: Local, monkeypatch: pytest.MonkeyP
         if temporary:
             with pytest.raises(db.Error, match="already exists"):
                 c.execute(f"CREATE TEMP {temporary}")
+
+
+@rule("D3")
+def test_a_linearizable_read_shows_what_is_on_disks(local: Local) -> None:
+    """Its snapshot is taken after the barrier, and has what came meanwhile, perhaps on no disk yet."""
+    query = "SELECT count(*) FROM t"
+    with contextlib.closing(db.connect("shop", read="linearizable")) as c, contextlib.closing(db.connect("shop")) as other:
+        assert c.execute(query).fetchall() == [(3,)]
+        c.rollback()
+        assert not local.waited, "the barrier's own version is waited for by the process"
+
+        def meanwhile() -> None:
+            other.execute("INSERT INTO t(v) VALUES('new')")
+            other.commit()
+
+        local.meanwhile = meanwhile
+        assert c.execute(query).fetchall() == [(4,)]
+        position = local.rows.position()
+        assert local.waited == [(position.epoch, position.version)]
+        c.rollback()
+        local.disks_fail, before = True, c._seen
+        with pytest.raises(db.NoQuorum):
+            c.execute(query)
+        assert not c.in_transaction and c._seen == before
+        local.waited.clear()
+        with contextlib.closing(db.connect("shop", read="linearizable", durability="memory")) as fast:
+            assert fast.execute(query).fetchall() == [(6,)] and not local.waited

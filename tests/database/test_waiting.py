@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from zenjun.daemon.database.jobs import Jobs
-from zenjun.daemon.database.waiting import Undecided, Waiting
+from zenjun.daemon.database.waiting import NotHere, Undecided, Waiting
 from zenjun.proto.service.base import Effect, Emit
 from zenjun.proto.service.database import messages as m
 from zenjun.proto.service.database.certify import Shared
@@ -111,6 +111,26 @@ def test_a_session_s_transaction_is_not_sent_by_another_service(verdicts: list[V
     with pytest.raises(Undecided):
         asyncio.run(site.waiting.commit(WRITE, Durability.MEMORY, 20.0, began=began))
     assert site.verdicts == [Verdict.DONE], "not sent as (1, 2)"
+
+
+class Syncing(Site):
+    """Enough disks have this version of this epoch."""
+
+    def __init__(self, epoch: int, version: int) -> None:
+        super().__init__([], 1)
+        self.shared, self.version = Shared(epoch, set(), Window(0), 0, 0), version
+
+    def durable(self) -> int:
+        return self.version
+
+
+@rule("D3")
+def test_a_version_is_waited_for_in_its_epoch() -> None:
+    """In a later one another version may have its number."""
+    asyncio.run(Syncing(7, 20).waiting.durable(7, 20, 1.0))
+    for site, why in ((Syncing(7, 19), "too few disks"), (Syncing(8, 30), "opened again")):
+        with pytest.raises(NotHere, match=why):
+            asyncio.run(site.waiting.durable(7, 20, 1.0))
 
 
 class Applying(Site):

@@ -35,7 +35,7 @@ from . import ageing
 from .ageing import TooOld, watch
 from .cursor import Cursor
 from .dump import dump
-from .freshness import check_fresh, reach
+from .freshness import check_fresh, reach, wait_durable
 from .gate import begin_open
 from .keys import Keys
 from .mapping import aggregate, mapped
@@ -333,8 +333,9 @@ class Connection:
         return self._branch
 
     def _start_transaction(self, *, explicit: bool) -> Branch:
+        barrier: int | None = None
         if self.read == "linearizable":
-            self._ask("barrier", durability=self.durability)
+            barrier = int(self._ask("barrier", durability=self.durability)["version"])
         else:
             check_fresh(self)
         branch = begin_open(self) if self._is_gated else self._open()
@@ -351,6 +352,8 @@ class Connection:
         if self._snapshot < self._seen:
             branch.end()
             raise PositionLost(f"the copy here is at version {version} of epoch {epoch}, before what this connection has seen")
+        if barrier is not None and version > barrier and self.durability != "memory":
+            wait_durable(self, branch)
         self._seen = self._snapshot
         self._keys.begin(epoch)
         self._has_read = False

@@ -9,6 +9,7 @@ from ..errors import NoQuorum, NotReachable, PositionLost, ProgrammingError
 from .service import Lost
 
 if TYPE_CHECKING:
+    from ..branch import Branch
     from .connection import Connection
 
 
@@ -39,6 +40,17 @@ def reach(connection: Connection, token: str) -> None:
     if (epoch,) not in found:
         raise PositionLost(f"version {version} of epoch {epoch} is not in the history, or is too old")
     connection._seen = max(connection._seen, (epoch, version))
+
+
+def wait_durable(connection: Connection, branch: Branch) -> None:
+    """Until enough disks have the snapshot that the transaction has begun with: it is newer than its barrier. Raises NoQuorum,
+    and ends the branch's transaction."""
+    epoch, version = connection._snapshot
+    try:
+        connection._ask("reach", version=version, epoch=epoch)
+    except BaseException:
+        branch.end()
+        raise
 
 
 def parsed(token: str) -> tuple[int, int]:
