@@ -20,6 +20,8 @@ CATALOGUE: Final = "zenjun"
 """The database that has the names of all."""
 _FILE: Final = re.compile(r"(\d+)\.db")
 _BAD: Final = re.compile(r"bad-(\d+)\.db")
+BAD_MAX: Final = 3
+"""Damaged files of a database that are kept, the last ones: a disk that fails again and again must not be filled by them."""
 _DAMAGED: Final = "damaged"
 _OWNER: Final = "owner.json"
 
@@ -92,10 +94,12 @@ class Files:
 
     def damaged(self) -> list[Path]:
         """Copies that were set aside, the last one first."""
-        numbers = sorted(
-            (int(match[1]) for each in self.folder.glob("bad-*.db") if (match := _BAD.fullmatch(each.name))), reverse=True
-        )
-        return [self.folder / f"bad-{number}.db" for number in numbers]
+        found = [each for each in self.folder.glob("bad-*.db") if _BAD.fullmatch(each.name)]
+        return sorted(found, key=self._number_of, reverse=True)
+
+    @staticmethod
+    def _number_of(damaged: Path) -> int:
+        return int(damaged.stem.partition("-")[2])
 
     def present(self) -> Path:
         """The file that programs open; it need not be there."""
@@ -150,12 +154,13 @@ class Files:
         (self.folder / _DAMAGED).unlink(missing_ok=True)
 
     def set_aside(self, path: Path) -> Path:
-        """Keep a damaged file under another name. Raises OSError."""
-        number = 1
-        while (target := path.with_name(f"bad-{number}.db")).exists():
-            number += 1
+        """Keep a damaged file under another name, beside the last ones. Raises OSError."""
+        before = self.damaged()
+        target = path.with_name(f"bad-{self._number_of(before[0]) + 1 if before else 1}.db")
         path.rename(target)
         remove(path)
+        for each in before[BAD_MAX - 1 :]:
+            remove(each)
         return target
 
     def remove(self) -> None:

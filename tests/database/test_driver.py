@@ -511,3 +511,16 @@ def test_a_linearizable_read_shows_what_is_on_disks(local: Local) -> None:
         local.waited.clear()
         with contextlib.closing(db.connect("shop", read="linearizable", durability="memory")) as fast:
             assert fast.execute(query).fetchall() == [(6,)] and not local.waited
+
+
+@rule("Z6")
+def test_a_read_of_its_own_is_not_older_than_what_was_written(local: Local) -> None:
+    """The copy here lacks what the connection has written, as one that took the place of a lost copy may."""
+    with contextlib.closing(db.connect("shop", autocommit=True)) as c:
+        c.execute("INSERT INTO t(v) VALUES('mine')")
+        for _ in range(3):  # the last time its text is known
+            assert c.execute("SELECT count(*) FROM t").fetchall() == [(4,)] and c._found == c._seen
+        c._seen = (c._seen[0], c._seen[1] + 1)
+        for query in ("SELECT count(*) FROM t", "SELECT max(id) FROM t"):
+            with pytest.raises(db.PositionLost):
+                c.execute(query)

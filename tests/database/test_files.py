@@ -379,3 +379,14 @@ def test_after_a_failed_sync_all_is_written_anew(folders: Path, monkeypatch: pyt
     assert synced[0].endswith(".part"), "the file first, then what its name is in"
     _commit(new, 500)
     new.close()
+
+
+def test_the_last_damaged_files_are_kept(tmp_path: Path) -> None:
+    files = Files(tmp_path, "shop")
+    for number in range(1, 13):
+        path = files.open()
+        path.write_text(str(number))
+        path.with_name(path.name + "-wal").touch()
+        assert files.set_aside(path).read_text() == str(number)
+    assert [path.read_text() for path in files.damaged()] == ["12", "11", "10"] and files.damaged()[0].name == "bad-12.db"
+    assert sorted(path.name for path in files.folder.iterdir()) == ["bad-10.db", "bad-11.db", "bad-12.db"]

@@ -110,6 +110,8 @@ class Connection:
         """Statements of their own have read since."""
         self._seen = (0, 0)
         """The newest epoch and version that this connection has seen or written."""
+        self._found = (0, 0)
+        """The copy here has had this position."""
         self._start = (secrets.randbits(32), secrets.randbits(32))
         self._number = 0
         self._own_txid: Txid | None = None
@@ -354,7 +356,7 @@ class Connection:
             raise PositionLost(f"the copy here is at version {version} of epoch {epoch}, before what this connection has seen")
         if barrier is not None and version > barrier and self.durability != "memory":
             wait_durable(self, branch)
-        self._seen = self._snapshot
+        self._seen = self._found = self._snapshot
         self._keys.begin(epoch)
         self._has_read = False
         return branch

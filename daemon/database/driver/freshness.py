@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import NoQuorum, NotReachable, PositionLost, ProgrammingError
 from .service import Lost
@@ -26,6 +26,14 @@ def check_fresh(connection: Connection) -> None:
         text = "since the start of the database process" if age is None else f"for {age:.1f} s"
         raise NoQuorum(f"the copy here has been without the others {text}; max_stale is {most:g} s")
     connection._fresh_until = now + most - age
+
+
+def has_seen(connection: Connection, branch: Branch) -> bool:
+    """The copy here has what the connection has seen or written, and later snapshots of it have that too. Errors are apsw's."""
+    if connection._found < connection._seen:
+        found: list[Any] = branch.reader.execute("SELECT epoch, version FROM zenjun_meta").fetchall()
+        connection._found = found[0]
+    return connection._found >= connection._seen
 
 
 def reach(connection: Connection, token: str) -> None:

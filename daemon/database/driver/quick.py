@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import apsw
 
 from ..branch import Bindings
-from .freshness import check_fresh
+from .freshness import check_fresh, has_seen
 from .mapping import mapped
 from .statements import words_of
 
@@ -32,6 +32,7 @@ def read_quickly(connection: Connection, cursor: Cursor, sql: str, bindings: Bin
         or connection._is_gated
         or branch.has_temporary
         or connection.read == "linearizable"
+        or connection._found < connection._seen
     ):
         return False
     with connection._mutex:
@@ -66,7 +67,7 @@ def read_alone(connection: Connection, cursor: Cursor, sql: str, bindings: Bindi
         return False
     check_fresh(connection)
     try:
-        if not connection._read(branch, cursor, sql, bindings):
+        if not has_seen(connection, branch) or not connection._read(branch, cursor, sql, bindings):
             return False
         cursor._rows = iter(list(cursor._rows))
     except apsw.Error as error:
