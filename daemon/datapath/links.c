@@ -126,6 +126,8 @@ static uint32_t transmit_batch(struct dp_links *ls, uint64_t now)
         while (end < b->count && (!may || end < at + DP_CHUNK) && spread_may(ls->above.spread, &b->frames[end]) == may)
             end++;
         uint32_t done = may ? transmit_spread(ls, at, end, mask, now) : transmit_on_all(ls, at, end, now);
+        for (uint32_t k = 1; may && !done && k < ls->count; k++)
+            done = transmit_spread(ls, at, end, mask, now); /* whom the kernel has refused waits now: the next one's turn */
         if (may && !done && !is_worth_waiting(ls, mask))
             done = transmit_on_all(ls, at, end, now); /* the links that are meant have failed: they hold up no other */
         at += done;

@@ -52,6 +52,12 @@ def test_what_is_right(name: str = "") -> None:
     assert violations(txns, {1: (1, 3), 2: (2, 5)}) == []
 
 
+@pytest.mark.parametrize("outcome", [UNKNOWN, OK])
+def test_who_is_undecided_may_come_after_what_its_program_did_next(outcome: str) -> None:
+    txns = [txn("a", 0, {1: [1]}, outcome=outcome), txn("a", 2, {}, (1, ()), is_newest=False)]
+    assert bool(violations(txns, {1: (1,)})) == (outcome == OK)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_serial_history_and_one_that_is_not(seed: int) -> None:
     """Transactions one after another are right; one that reads what was there before the last change of what it writes is not."""

@@ -24,6 +24,7 @@ class Txn:
     """A transaction as its program saw it."""
 
     program: str
+    """Or connection: nothing is promised of its order but to who sees no old state (``is_newest``)."""
     began: float
     appends: dict[int, list[int]] = field(default_factory=dict)
     """Key to values, in their order."""
@@ -44,7 +45,7 @@ def violations(txns: Sequence[Txn], last: Lists) -> list[str]:
     there = {value for values in last.values() for value in values}
     for txn in txns:
         if txn.outcome == UNKNOWN and any(value in there for values in txn.appends.values() for value in values):
-            txn.outcome = OK
+            txn.outcome, txn.ended = OK, _END  # it may have come to be whenever, also after its program was told
     edges = _edges(txns, last, writers)
     return [
         "a cycle: " + " → ".join(f"{txns[i].program} {txns[i].appends} {txns[i].reads}"[:160] for i in cycle if i < len(txns))
@@ -100,7 +101,8 @@ def _edges(txns: Sequence[Txn], last: Lists, writers: Mapping[int, tuple[int, in
     for i in sorted(done, key=lambda i: txns[i].began):
         if txns[i].program in before:
             add(before[txns[i].program], i)
-        before[txns[i].program] = i
+        if txns[i].ended < _END:
+            before[txns[i].program] = i
     times = [txns[i].ended for i in ends]
     for number, i in enumerate(ends):
         edges[i].add(len(txns) + number)

@@ -189,7 +189,7 @@ class History:
     def append(self, c: Connection, r: random.Random) -> None:
         """Read some lists, and append to some."""
         time.sleep(0.02)
-        txn = Txn(f"{threading.get_ident()}", time.monotonic())
+        txn = Txn(f"{threading.get_ident()} {id(c):x}", time.monotonic())
         with self._lock:
             self.txns.append(txn)
         try:

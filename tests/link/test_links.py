@@ -291,6 +291,22 @@ def test_a_full_queue_of_the_only_link_that_is_meant_holds_up_nothing(make_bench
     bench.until(lambda: core.tx_sent == 200, what="nor does a link without a carrier")
 
 
+@rule("J3")
+@isolated
+def test_a_full_queue_of_one_link_that_is_spread_over_leaves_all_to_the_other(make_bench: Make) -> None:
+    """Whenever the full one was tried again the other one waited as well, though it was idle."""
+    bench, wires, _ = opened(make_bench, 2)
+    wires[0].ip.tc("add", "tbf", index=wires[0].index(wires[0].a), handle=0x10000, rate="100kbit", burst=2100, limit=2100)
+    core, count, took = bench.core.c, 5000, []
+    for how, links in ((Spreading.SET, [1]), (Spreading.STRIPE, [0, 1])):
+        bench.dp.links_use(how, links)
+        core.tx_src, core.tx_size, core.tx_left, core.tx_sent = core.self + 1, 1000, count, 0
+        start = time.monotonic()
+        bench.until(lambda: core.tx_sent == count)
+        took.append(time.monotonic() - start)
+    in_time(took[1] < 10 * took[0] + 0.3, f"alone {took[0]:.2f} s, beside one that takes nothing {took[1]:.2f} s")
+
+
 def plain_links(said: Said, tx: int, session: bytes = bytes(4), number: int = 0) -> bytes:
     body = said.packed()
     head = Envelope(CLUSTER, What.LINKS, tx, 0, len(body), session, number).packed()
