@@ -234,6 +234,7 @@ int dp_take(struct dp *d, struct dp_take *out)
                 .data = p + DP_HEADER, .size = size, .slot = c->slot, .type = frame_type(p), .flags = frame_flags(p),
                 .handle = frame_handle(p)};
             c->taking = 0;
+            sending_taken(d, c);
             input_consume(c, DP_HEADER + size); /* the bytes stay until the next read */
             set_add(&d->work, c->slot);
             c->more = (uint8_t)is_message(out->type);

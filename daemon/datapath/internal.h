@@ -662,6 +662,7 @@ static inline int multi_sends(const struct dp *d) { return d->multi.sends && !d-
 int multi_send(struct dp *d, struct dp_client *c); /* the message at its head: 1 sent, 0 not now, -1 for Python */
 void multi_own_done(struct dp *d, uint32_t number, uint32_t level);
 int sending_next_has_gone(struct dp *d);       /* for whom others have waited */
+void sending_taken(struct dp *d, const struct dp_client *c); /* Python has the message in front of this program */
 void sending_reset(struct dp *d);
 
 /* ---- input.c ---- */

@@ -127,6 +127,14 @@ int sending_next_has_gone(struct dp *d)
     return 1;
 }
 
+void sending_taken(struct dp *d, const struct dp_client *c)
+{
+    if (!d->multi.next.count || d->multi.next_slot != c->slot || d->multi.next_client != c->number)
+        return;
+    d->multi.next.count = 0; /* it waits in Python now, behind nobody but those of Python's */
+    d->multi.has_room = 1;
+}
+
 static int share_a_group(const struct dp_addressed *a, const struct dp_addressed *b)
 {
     for (uint32_t i = 0; i < a->count; i++)

@@ -359,6 +359,28 @@ def test_a_large_message_goes_before_those_that_share_a_group_with_it(make_net: 
     assert net.nodes[2].got[11][-1] == b"later" and errors(one.frames[12])[0]["code"] == "bad-handle"
 
 
+def test_a_large_message_that_goes_to_python_waits_for_itself_no_more(make_net: Callable[..., Net]) -> None:
+    net = make_net(2)
+    one = net.nodes[1]
+    for client in (11, 12):
+        one.connect(client)
+        net.join(70, 1, client)
+        one.bind(client, 1, 70, ORDERED)
+    net.nodes[2].connect(11)
+    net.join(70, 2, 11)
+    net.drive(bytes_max=100)
+    one.programs[11].send(frame(SEND, b"before" + bytes(30), handle=1))
+    one.turn()
+    one.programs[12].send(frame(SEND, b"large" + bytes(90), handle=1))
+    one.turn()
+    assert one.dp.multi_goes_first([70])
+    one.drive(sends=False, bytes_max=100)
+    one.dp.turn(now_ns())
+    taken = one.dp.take()
+    assert taken is not None and taken.slot == one.programs[12].slot and bytes(taken.data).startswith(b"large")
+    assert not one.dp.multi_goes_first([70])
+
+
 def test_what_needs_judging_is_pythons(make_net: Callable[..., Net]) -> None:
     """Groups of two orders, a level that there is not, no handles, one that is not bound, a message above the limit, and all
     while Python has said so: nothing of it is sent."""
