@@ -333,22 +333,33 @@ class Client(Program):
         if (subject and not is_name(subject.removesuffix("."))) or type(number) is not int or number in self._watches:
             raise Refused("malformed", "a watch needs a name, or the beginning of names with a dot, and a number of its own")
         watch = Watch(subject)
+        watch.hold()  # what the worker does after it has read them may be published before this goes on
+        self._watches[number] = watch
+        process.watches[watch] = lambda: self._tell(number)
+        try:
+            await self._begin(watch, frame, subject)
+        except BaseException:
+            self._watches.pop(number, None)
+            process.watches.pop(watch, None)
+            raise
+        asyncio.get_running_loop().call_soon(self._tell, number)
+        return {}
+
+    async def _begin(self, watch: Watch, frame: Frame, subject: str) -> None:
+        process = self._process
         if since := frame.get("since"):
             # A program that comes from another station may be ahead of this one.
             await self._in_time(frame, self._catch_up({"after": since}))
             place, entries, gone = await process.work(process.copy.changes, parse_place(str(since)), *bounds(subject))
-            if gone is None:
-                watch.start(place, entries, missed=True)
-            else:
-                watch.resume(place, entries, gone)
         else:
             place, entries = await process.work(process.copy.entries, *bounds(subject))
-            watch.start(place, entries)
-        # What the worker did after it read them is reported after this.
-        self._watches[number] = watch
-        process.watches[watch] = lambda: self._tell(number)
-        asyncio.get_running_loop().call_soon(self._tell, number)
-        return {}
+            gone = None
+        if not watch.is_held:
+            return  # the whole state was replaced meanwhile: it has begun with that
+        if since and gone is not None:
+            watch.resume(place, entries, gone)
+        else:
+            watch.start(place, entries, missed=bool(since))
 
     async def _do_unwatch(self, frame: Frame) -> Frame:
         watch = self._watches.pop(frame.get("watch", -1), None)

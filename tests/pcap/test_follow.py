@@ -232,7 +232,8 @@ def test_messages_of_a_lab(medium: str) -> None:
             assert len(places) == 1, "one order"
             position = life["stations"]["1"]["position"]
             if medium == "bus":
-                assert life["place"] == {"clock": (1 << 32) + position, "src": src}
+                # Of whichever instance: on a busy machine the first one may have ended while it was opened.
+                assert life["place"] == {"clock": (life["pdu"]["instance"] << 32) + position, "src": src}
             else:
                 assert life["place"] == {"clock": life["pdu"]["clock"], "src": src}
 

@@ -438,6 +438,23 @@ def test_a_pause_of_the_process_ends_no_lease() -> None:
     assert t.on_turn(late + 100 * TURN_NS + PAUSE_NS) == []
 
 
+@pytest.mark.parametrize("resumes", [False, True])
+def test_changes_that_come_while_a_watch_is_read_follow_it(resumes: bool) -> None:
+    """Those up to the place of what was read are in it, those behind it follow: none is lost, and none told twice."""
+    one, two = (Entry("web.a", "0", (place, 1, 0)) for place in (5, 7))
+    watch = Watch("web.")
+    watch.hold()
+    assert watch.is_held and not watch.on_changes((5, 1, 0), [Change("web.a", None, one)])
+    assert not watch.on_changes((7, 1, 0), [Change("web.a", one, two), Change("db", None, two)]) and not watch.read(10)
+    if resumes:
+        watch.resume((5, 1, 0), [one], [])
+    else:
+        watch.start((5, 1, 0), [one])
+    assert not watch.is_held
+    assert watch.read(10) == [Changed((5, 1, 0), "web.a", one), Listed((5, 1, 0)), Changed((7, 1, 0), "web.a", two)]
+    assert watch.on_changes((8, 1, 0), [Change("web.a", two, None)])
+
+
 def test_a_watch_goes_on_from_a_place() -> None:
     """By the places of the changes, then what is gone; who asks for too long ago gets a gap, and everything."""
     early, late = (Entry(name, "0", (place, 1, 0)) for name, place in (("web.b", 5), ("web.a", 7)))

@@ -53,6 +53,15 @@ class Watch:
         self._latest: dict[str, Changed] = {}
         """After a gap, by name; the events are delivered first."""
         self._gap: Gap | None = None
+        self._held: list[tuple[Place, list[Change]]] | None = None
+
+    def hold(self) -> None:
+        """What it begins with is being read: changes wait for it (``start``, ``resume``), and those of a later place follow."""
+        self._held = []
+
+    @property
+    def is_held(self) -> bool:
+        return self._held is not None
 
     def concerns(self, name: str) -> bool:
         subject = self.subject
@@ -68,6 +77,7 @@ class Watch:
             self._events.append(Gap(place))
         self._events.extend(Changed(place, e.name, e) for e in entries if self.concerns(e.name))
         self._events.append(Listed(place))
+        self._go_on(place)
 
     def resume(self, place: Place, changed: Iterable[Entry], gone: Iterable[str]) -> None:
         """In place of ``start``, for a reader that knows what was at an earlier place: what has changed since then, by the places
@@ -76,9 +86,19 @@ class Watch:
         self._events.extend(Changed(e.version, e.name, e) for e in found)
         self._events.extend(Changed(place, name, None) for name in gone if self.concerns(name))
         self._events.append(Listed(place))
+        self._go_on(place)
+
+    def _go_on(self, place: Place) -> None:
+        held, self._held = self._held or [], None
+        for at, changes in held:
+            if at > place:
+                self.on_changes(at, changes)
 
     def on_changes(self, place: Place, changes: Iterable[Change]) -> bool:
         """What an input has changed. True: there is something to be read that was not there before."""
+        if self._held is not None:
+            self._held.append((place, [c for c in changes if self.concerns(c.name)]))
+            return False
         before = len(self)
         events = [Changed(place, c.name, c.new) for c in changes if self.concerns(c.name)]
         if self._gap is None and (not self._events or len(self._events) + len(events) <= self.events_max):
