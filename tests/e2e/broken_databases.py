@@ -15,7 +15,7 @@ from zenjun.daemon.database.__main__ import main
 from zenjun.daemon.database.site import Site
 from zenjun.proto.service.database.certify import Certifier
 from zenjun.proto.service.database.machine import Answer, Durability, Machine
-from zenjun.proto.service.database.messages import Write
+from zenjun.proto.service.database.messages import Txid, Write
 from zenjun.proto.service.database.rows import Verdict
 
 
@@ -30,14 +30,14 @@ def reads_ignored() -> None:
 
 def answers_at_once() -> None:
     """A program is told that its transaction is committed before the order has decided it."""
-    honest = Machine.submit
+    honest = Machine._submit
 
-    def submit(self: Machine, write: Write, durability: Durability) -> list[Any]:
-        effects = honest(self, write, durability)
-        self._answers.pop(write.txid, None)
-        return [*effects, Answer(write.txid, Verdict.DONE, self.rows.position().version + 1)]
+    def submit(self: Machine, txid: Txid, data: bytes, durability: Durability) -> list[Any]:
+        effects = honest(self, txid, data, durability)
+        self._answers.pop(txid, None)
+        return [*effects, Answer(txid, Verdict.DONE, self.rows.position().version + 1)]
 
-    Machine.submit = submit  # type: ignore[method-assign]
+    Machine._submit = submit  # type: ignore[method-assign]
 
 
 def reads_without_a_barrier() -> None:
