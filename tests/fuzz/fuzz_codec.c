@@ -53,9 +53,17 @@ static void sound(const uint8_t *b, size_t size, uint32_t stations)
         }
         break;
     case ZJW_KIND_RCV:
-    case ZJW_KIND_OPEN:
-        CHECK(length == ZJW_SIZEOF_OPEN + ZJW_SIZEOF_MEMBER * (uint32_t)p[ZJW_OPEN_MEMBERS] + get16(p + ZJW_OPEN_NAME_LENGTH));
+    case ZJW_KIND_OPEN: {
+        uint32_t whole = ZJW_SIZEOF_OPEN + ZJW_SIZEOF_MEMBER * (uint32_t)p[ZJW_OPEN_MEMBERS] + get16(p + ZJW_OPEN_NAME_LENGTH);
+        if (p[ZJW_OPEN_OFLAGS] & ZJW_OFLAG_CONFIGURED && length > whole) {
+            CHECK(length >= whole + ZJW_SIZEOF_CONFIGURATION);
+            const uint8_t *told = p + whole;
+            whole += ZJW_SIZEOF_CONFIGURATION + get16(told + ZJW_CONFIGURATION_OPTIONS_LENGTH) +
+                     get16(told + ZJW_CONFIGURATION_PROPOSED_LENGTH);
+        }
+        CHECK(length == whole);
         break;
+    }
     case ZJW_KIND_RST:
     case ZJW_KIND_RSTC:
         CHECK(length == ZJW_SIZEOF_RESET);
