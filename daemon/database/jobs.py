@@ -106,12 +106,7 @@ class Jobs:
                 if done.cancelled():
                     raise
                 wrong = error
-            if done.cancelled():
-                return
-            if wrong is None:
-                done.set_result(None)
-            else:
-                done.set_exception(wrong)
+            _settle(done, None, wrong)
 
         self._held += 1
         self._give(function, *arguments).add_done_callback(ended)  # in the order of the calls, with those whom ``run`` lets go on
@@ -149,18 +144,23 @@ class Jobs:
             except RuntimeError as error:  # the thread is closed
                 ended = [(None, error)] * len(jobs)
             for (_, future), (result, error_of_job) in zip(jobs, ended, strict=True):
-                if future.cancelled():
-                    continue
-                if error_of_job is None:
-                    future.set_result(result)
-                else:
-                    future.set_exception(error_of_job)
+                _settle(future, result, error_of_job)
 
     def close(self) -> None:
         """No more of them; the one that runs comes to its end."""
         self._closed = True
         self._own.close()
         self._thread.shutdown(wait=False)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Unless nobody waits for it any more."""
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
 
 
 def _ended(functions: Sequence[Callable[[], Any]]) -> list[tuple[Any, Exception | None]]:

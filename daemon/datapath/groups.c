@@ -118,25 +118,20 @@ int dp_leave(struct dp *d, uint32_t slot, uint32_t group)
     return 0;
 }
 
-int dp_need_ack(struct dp *d, uint32_t group, uint32_t yes)
+/* Messages to the group need this level, or do not any more. */
+static int need(struct dp *d, uint32_t group, uint32_t level, uint32_t yes)
 {
     struct dp_route *r = yes ? route_get(d, group) : route_find(d, group);
     if (!r)
         return yes ? -ENOMEM : 0;
-    r->need_ack = yes != 0;
+    *(level == ZJ_ACK ? &r->need_ack : &r->need_preack) = yes != 0;
     route_drop_if_unused(d, r);
     return 0;
 }
 
-int dp_need_preack(struct dp *d, uint32_t group, uint32_t yes)
-{
-    struct dp_route *r = yes ? route_get(d, group) : route_find(d, group);
-    if (!r)
-        return yes ? -ENOMEM : 0;
-    r->need_preack = yes != 0;
-    route_drop_if_unused(d, r);
-    return 0;
-}
+int dp_need_ack(struct dp *d, uint32_t group, uint32_t yes) { return need(d, group, ZJ_ACK, yes); }
+
+int dp_need_preack(struct dp *d, uint32_t group, uint32_t yes) { return need(d, group, ZJ_PREACK, yes); }
 
 void groups_leave_all(struct dp *d, uint32_t slot)
 {
