@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import zlib
 from collections import deque
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from zenjun.proto.wire import MessageType
 
 from ..virtual.engines import CONFIG
 from ..virtual.segment import MS, NEVER, Segment
+from .histories import run_seeds
 from .violation import Violation
 
 LATENCY_NS: Final = 100_000
@@ -586,3 +588,17 @@ def simulate(seed: int, parts: Parts | None = None) -> World:
     except Violation as found:
         raise Violation(found.checker, f"seed {seed}: {found.text}\n" + "\n".join(list(world.lines)[-60:])) from None
     return world
+
+
+def storm(seed: int) -> Violation | None:
+    """``simulate``, for many seeds."""
+    try:
+        simulate(seed)
+    except Violation as violation:
+        violation.add_note(f"python -m tests.sim.changing {seed} 1 runs it again")
+        return violation
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(run_seeds(storm, sys.argv[1:]))
