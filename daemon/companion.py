@@ -68,6 +68,7 @@ async def until_ended(
     running = asyncio.create_task(run)
     stopping = asyncio.create_task(stop.wait())
     notifier.ready("serving")
+    alive = asyncio.create_task(_alive(notifier))
     await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
     notifier.stopping()
     await close()
@@ -81,10 +82,18 @@ async def until_ended(
             journal.error("exit", f"{type(error).__name__}: {error}")
             raise error
     running.cancel()
+    alive.cancel()
     with contextlib.suppress(asyncio.CancelledError, refused):
         await running
     notifier.close()
     return code
+
+
+async def _alive(notifier: Notifier) -> None:
+    """Tell the service manager's watchdog, if there is one, as long as the loop goes round."""
+    while notifier.watchdog_ns:
+        notifier.watchdog()
+        await asyncio.sleep(notifier.watchdog_ns / 2e9)
 
 
 async def until_first(parts: Iterable[Awaitable[Any]]) -> None:

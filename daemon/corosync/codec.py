@@ -60,7 +60,7 @@ def _read(message: bytes, kind: Type, offset: int) -> Value | None:
     if kind in COUNTED:
         length, name = found
         return bytes(name[:length]) if length <= len(name) else None
-    if kind is Type.TEXT:
+    if kind in (Type.TEXT, Type.PATH):
         return bytes(found[0]).partition(b"\0")[0]
     return int(found[0])
 

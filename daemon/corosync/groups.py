@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from ...proto.service.corosync.cpg import State
 from ...proto.service.corosync.messages import Part
 from ...proto.service.corosync.results import Address, Code, Confchg
 from .codec import Request, addresses
+from .mapped import FILES_MAX, MappedError, MappedFile
 from .programs import Host, Program, bytes_of, number_of
 
 INITIAL: Final = 1
@@ -58,6 +62,8 @@ class Groups:
         self.host.standin.cpg.open(program.number)
 
     def closed(self, program: Program) -> None:
+        for file in program.mapped.values():
+            file.close()
         self.host.apply(self.host.standin.cpg.close(program.number))
 
     def own(self, number: int) -> tuple[int, int] | None:
@@ -84,8 +90,44 @@ class Groups:
             host.answer(program, name, values={"node": host.standin.ring.node})
         elif name.startswith("iteration_"):
             self._iterate(program, request)
+        elif name == "map":
+            host.answer(program, name, self._map(program, bytes_of(request, "path")))
+        elif name == "unmap":
+            file = program.mapped.pop(number_of(request, "number"), None)
+            if file is not None:
+                file.close()
+            host.answer(program, name, Code.OK if file is not None else Code.INVALID_PARAM)
+        elif name == "mcast_mapped":
+            self._mcast_mapped(program, number_of(request, "number"))
         else:
             host.answer(program, name)
+
+    def _map(self, program: Program, path: bytes) -> Code:
+        if len(program.mapped) >= FILES_MAX:
+            return Code.NO_RESOURCES
+        try:
+            program.mapped[program.last + 1] = MappedFile(path, program.uid, program.last + 1)
+        except MappedError as error:
+            text = f"a file of process {program.pid} for its messages: {error}"
+            self.host.journal.event(logging.WARNING, "mapped", text, now=time.monotonic_ns())
+            return Code.INVALID_PARAM
+        program.last += 1
+        return Code.OK
+
+    def _mcast_mapped(self, program: Program, number: int) -> None:
+        """As corosync: unlike a message without a file it has an answer."""
+        cpg, file = self.host.standin.cpg, program.mapped.get(number)
+        if cpg.handles[program.number].state not in (State.JOINING, State.INSIDE):
+            self.host.answer(program, "mcast_mapped", Code.NOT_EXIST)
+            return
+        try:
+            if file is None:
+                raise MappedError("a file that nobody has given")
+            data = file.message()
+        except MappedError:
+            self.host.answer(program, "mcast_mapped", Code.INVALID_PARAM)
+            return
+        self.host.apply(cpg.mcast(program.number, data))
 
     def _part(self, program: Program, request: Request) -> None:
         try:

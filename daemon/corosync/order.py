@@ -6,13 +6,16 @@ The connection itself is in C (``ipc/order.c``): messages of programs do not com
 from __future__ import annotations
 
 import asyncio
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 from ...proto.service.base import Place, Source
 from ...proto.service.corosync.messages import GROUP
 from .ipc import BLOCKED, FENCED, UNBLOCKED, Happened, OrderItem, Server, Told, Viewed, Welcomed
 
 NAME: Final = "zenjun-corosync"
+LOOKS: Final = 4
+"""Between one word of zenjund and giving it up. By looks and not by the clock: this process, too, may have been stopped."""
 
 
 class Ring(Protocol):
@@ -40,16 +43,23 @@ class Ring(Protocol):
 class Order:
     """One connection after the other; the ring says when. Nothing of a connection is passed on after ``close``."""
 
-    def __init__(self, path: str, server: Server, ring: Ring) -> None:
-        """path: of zenjund's socket."""
+    def __init__(self, path: str, server: Server, ring: Ring, patience_s: float, after: Callable[..., Any]) -> None:
+        """path: of zenjund's socket. patience_s: a zenjund that has said nothing for so long, though it was asked, is lost (rule
+        Y21). after: calls a function after so many seconds; what it returns has a method ``cancel``."""
         self._path, self._server, self._ring = path, server, ring
+        self._patience_s, self._after = patience_s, after
         self._serial = 0
         self._is_open = False
+        self._watch: Any = None
+        self._heard = 0
+        self._silent = 0
+        """Looks since zenjund was heard."""
 
     def open(self) -> None:
         """Begin a connection; ``on_connected`` or ``on_lost`` follows, not at once."""
         self._serial += 1
         self._is_open = True
+        self._unwatch()
         if why := self._server.open(self._path, NAME, self._serial):
             asyncio.get_running_loop().call_soon(self._lost, self._serial, why)
 
@@ -60,7 +70,25 @@ class Order:
     def close(self) -> None:
         """End the connection, if there is one: zenjund sees it at once."""
         self._is_open = False
+        self._unwatch()
         self._server.part()
+
+    def _unwatch(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def _look(self) -> None:
+        """Has zenjund said anything since the last look? Ask it again."""
+        heard = self._server.heard
+        self._silent = 0 if heard != self._heard else self._silent + 1
+        self._heard = heard
+        if self._silent >= LOOKS:
+            self._watch = None
+            self._ring.on_lost(f"zenjund does not answer, for {self._patience_s:g} s at least")
+            return
+        self._server.ask(GROUP)
+        self._watch = self._after(self._patience_s / LOOKS, self._look)
 
     def on_item(self, item: OrderItem) -> None:
         """Something has come."""
@@ -78,6 +106,9 @@ class Order:
                 self._ring.on_connected(source, mtu)
                 if self._is_open and (why := self._server.join(GROUP)):
                     self._lost(serial, why)
+                elif self._is_open:
+                    self._heard = -1  # the welcome is a word of it
+                    self._look()
             case Happened(_, what, why):
                 self._happened(what, why)
 

@@ -51,12 +51,20 @@ PROGRAM_EVENTS: Final = (
 )
 NO_ANSWER: Final = "mcast"
 NS_PER_MS: Final = 1_000_000
+PATIENCE_MS: Final = 1000
+"""With a longer ``fail_timeout_ms``, which gives a node time to stop (``zenjun corosync config --stop-time``): it needs it here,
+too."""
 
 
 def linger_ns(cluster: ClusterOptions) -> int:
     """Rule Y5: how long a node that has lost quorum stays connected. Then the others hear of it as late as of one that was cut
     off, at the earliest."""
     return cluster.fail_timeout_ns - cluster.quorum_timeout_ns if cluster.quorum_timeout_ns else 0
+
+
+def patience_s(cluster: ClusterOptions) -> float:
+    """Rule Y21: how long zenjund may say nothing to the stand-in. The others give up a station after ``fail_timeout_ms``."""
+    return min(cluster.fail_timeout_ms, max(PATIENCE_MS, cluster.quorum_timeout_ms)) / 1000
 
 
 class Process:
@@ -89,7 +97,8 @@ class Process:
         loop = asyncio.get_running_loop()
         self.stopped: asyncio.Future[Exit] = loop.create_future()
         loop.set_exception_handler(lambda _, context: self.on_bug(context.get("exception") or RuntimeError(context["message"])))
-        self.order = Order(conf.get("zenjun", "socket") or config.station.socket, server, self)
+        socket = conf.get("zenjun", "socket") or config.station.socket
+        self.order = Order(socket, server, self, patience_s(config.cluster), self.after)
         self._groups = Groups(self)
         self.services: dict[str, Service] = {
             "cmap": Keys(self),

@@ -13,6 +13,7 @@ from ...proto.service.corosync.standin import StandIn
 from ..observe import Journal
 from .codec import Request, Value
 from .conf import Conf
+from .mapped import MappedFile
 from .maps import Map
 
 ITERATIONS_MAX: Final = 64
@@ -39,7 +40,9 @@ class Program:
     context: int = 0
     iterations: dict[int, Iterator[Any]] = field(default_factory=dict)
     last: int = 0
-    """The number given last to an iteration."""
+    """The number given last to an iteration or to a file."""
+    mapped: dict[int, MappedFile] = field(default_factory=dict)
+    """Files of libcpg's messages, by their numbers."""
     map: int = 0
     trackers: dict[int, int] = field(default_factory=dict)
     """Of libcmap: number to what the program has given with it."""

@@ -33,6 +33,7 @@ class Type(Enum):
     REASON = "<H256s"
     """A reason of libcfg: its length, and 256 bytes."""
     TEXT = "<255s"
+    PATH = "<128s"
 
 
 class Tail(Enum):
@@ -98,6 +99,9 @@ REQUESTS: Final = (
     _layout("cpg", "iteration_next", 6, "iteration:u64@16", 24),
     _layout("cpg", "iteration_finalize", 7, "iteration:u64@16", 24),
     _layout("cpg", "finalize", 8, "", 16),
+    _layout("cpg", "map", 9, "size:u64@16 path:path@24", 152),
+    _layout("cpg", "unmap", 10, "size:u64@16 number:u64@24", 32),
+    _layout("cpg", "mcast_mapped", 11, "number:u64@16", 24),
     _layout(
         *("cpg", "mcast_part", 12, "guarantee:u32@24 length:u32@32 fragment:u32@40 part:u32@48", 56),
         *(Tail.BYTES, 56, "fragment"),
@@ -136,7 +140,13 @@ REQUESTS: Final = (
     _layout("cfg", "trackstart", 10, "flags:u8@16", 24),
     _layout("cfg", "trackstop", 11, "", 16),
 )
-"""What the libraries ask. Requests for mapped files (cpg_zcb_*) and the rest of quorum devices are not in it."""
+"""What the libraries ask. The rest of quorum devices is not in it."""
+
+MAPPED_NUMBER: Final = 8
+"""In a file that libcpg maps: u64, what the server has called it; libcpg sends it back. corosync writes an address there."""
+MAPPED_LENGTH: Final = 48
+"""u32: bytes of the message. Before it stands the rest of a request ``mcast``, which begins at 16."""
+MAPPED_DATA: Final = 56
 
 _LISTS: Final = "members:u32@160 joined:u32@168 left:u32@176"
 LINKS_MAX: Final = 16
@@ -155,6 +165,9 @@ ANSWERS: Final = (
     _layout("cpg", "iteration_next", 10, "group:name@24 node:u32@160 pid:u32@164", 168),
     _layout("cpg", "iteration_finalize", 11, "", 24),
     _layout("cpg", "finalize", 12, "", 24),
+    _layout("cpg", "map", 14, "", 24),
+    _layout("cpg", "unmap", 15, "", 24),
+    _layout("cpg", "mcast_mapped", 16, "", 24),
     _layout("cpg", "mcast_part", 18, "", 24),
     _layout("quorum", "getquorate", 0, "quorate:u32@24", 32),
     _layout("quorum", "trackstart", 1, "", 24),

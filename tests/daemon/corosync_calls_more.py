@@ -29,8 +29,7 @@ CDEF: Final = (
         for lib in ("cpg", "quorum", "votequorum", "cmap")
     )
     + """
-int cpg_initialize(uint64_t*, void*); int cpg_zcb_alloc(uint64_t, size_t, void**); int cpg_zcb_free(uint64_t, void*);
-int cpg_zcb_mcast_joined(uint64_t, int, void*, size_t);
+int cpg_initialize(uint64_t*, void*);
 int votequorum_finalize(uint64_t); int votequorum_qdevice_poll(uint64_t, const char*, unsigned, ring_id);
 int votequorum_qdevice_master_wins(uint64_t, const char*, unsigned);
 int votequorum_qdevice_update(uint64_t, const char*, const char*);
@@ -41,6 +40,8 @@ int corosync_cfg_fd_get(uint64_t, int*);
 )
 NONE: Final = 0xDEAD
 """No handle."""
+ONE: Final = 1
+"""Of a dispatch: wait for one callback."""
 
 
 class Calls(Protocol):
@@ -49,6 +50,8 @@ class Calls(Protocol):
     def say(self, what: str, *values: Any) -> None: ...
 
     def name(self, text: bytes) -> Any: ...
+
+    def callback(self, signature: str, what: str, kept: Any) -> Any: ...
 
 
 def more(calls: Calls) -> None:
@@ -76,11 +79,21 @@ def is_socket(fd: int) -> bool:
 def cpg(calls: Calls) -> None:
     ffi, lib, say = calls.ffi, calls.ffi.dlopen("libcpg.so.4"), calls.say
     handle, buffer = ffi.new("uint64_t*"), ffi.new("void**")
-    say("cpg_initialize", lib.cpg_initialize(handle, ffi.new("void*[2]")))
+    signature = "void(uint64_t, cpg_name*, uint32_t, uint32_t, char*, size_t)"
+    deliver = calls.callback(
+        signature, "deliver, mapped", lambda group, node, pid, data, n: [node, n, bytes(ffi.buffer(data, n)[:20]).decode()]
+    )
+    say("cpg_initialize", lib.cpg_initialize(handle, ffi.new("void*[2]", [deliver])))
     common(calls, "cpg", lib, handle[0])
     say("cpg_zcb_alloc", code := lib.cpg_zcb_alloc(handle[0], 4096, buffer), buffer[0] != ffi.NULL)
     if code == 1:
         say("cpg_zcb_mcast_joined, not joined", lib.cpg_zcb_mcast_joined(handle[0], 2, buffer[0], 100))
+        say("cpg_join", lib.cpg_join(handle[0], calls.name(b"mapped")))
+        say("cpg_dispatch", lib.cpg_dispatch(handle[0], ONE))
+        for text in (b"", b"in a file", b"x" * 4096):
+            ffi.memmove(buffer[0], text, len(text))
+            say("cpg_zcb_mcast_joined", lib.cpg_zcb_mcast_joined(handle[0], 2, buffer[0], len(text)))
+            say("cpg_dispatch", lib.cpg_dispatch(handle[0], ONE))
         say("cpg_zcb_free", lib.cpg_zcb_free(handle[0], buffer[0]))
     say("cpg_finalize", lib.cpg_finalize(handle[0]), lib.cpg_finalize(handle[0]))
 

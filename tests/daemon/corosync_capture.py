@@ -16,6 +16,8 @@ from collections import deque
 from typing import Any, Final
 
 from zenjun.daemon.corosync.codec import Request, addresses, answer, event, map_changed, request, shutdown_asked
+from zenjun.daemon.corosync.mapped import MappedFile
+from zenjun.daemon.corosync.programs import bytes_of
 from zenjun.daemon.corosync.table import LINK_BYTES
 from zenjun.proto.service.base import Effect
 from zenjun.proto.service.corosync import results
@@ -109,6 +111,8 @@ struct iovec { void *base; size_t length; };
 int cpg_model_initialize(uint64_t*, int, void*, void*); int cpg_finalize(uint64_t);
 int cpg_join(uint64_t, cpg_name*); int cpg_leave(uint64_t, cpg_name*); int cpg_dispatch(uint64_t, int);
 int cpg_mcast_joined(uint64_t, int, struct iovec*, unsigned); int cpg_local_get(uint64_t, unsigned*);
+int cpg_zcb_alloc(uint64_t, size_t, void**); int cpg_zcb_mcast_joined(uint64_t, int, void*, size_t);
+int cpg_zcb_free(uint64_t, void*);
 int cpg_membership_get(uint64_t, cpg_name*, cpg_address*, int*);
 int cpg_iteration_initialize(uint64_t, int, cpg_name*, uint64_t*); int cpg_iteration_next(uint64_t, description*);
 int cpg_iteration_finalize(uint64_t);
@@ -148,6 +152,9 @@ ssize_t qb_ipcs_event_send(void*, const void*, size_t); int32_t qb_ipcs_service_
 """
 INSTANCES: Final[list[int]] = []
 """What programs have given when they began to track keys."""
+MAPPED: Final = b"in a file"
+FILES: Final[list[tuple[str, MappedFile]]] = []
+"""Path, and the file, that the program has given for its messages; its number is 76."""
 SERVICES: Final = {0: "cmap", 1: "cfg", 2: "cpg", 3: "quorum", 5: "votequorum"}
 
 
@@ -168,6 +175,11 @@ def told(service: str, found: Request, model: int) -> tuple[list[bytes], bytes |
     if name == "track_add":
         INSTANCES.append(int(found.values["instance"]))
         events = [change.replace(struct.pack("<Q", 0x77), struct.pack("<Q", INSTANCES[-1])) for change in CHANGES]
+    if name == "map":
+        path = bytes_of(found, "path")
+        FILES.append((path.decode(), MappedFile(path, os.getuid(), 76)))
+    if name == "mcast_mapped" and FILES[-1][1].message() != MAPPED:
+        raise OSError("another message is in the file")
     if name == "trackstart" and service == "cfg":
         return [shutdown_asked(1)], answer("cfg", name)
     if name in ("join", "trackstart"):
@@ -301,6 +313,11 @@ class Caller:
         self.ok(lib.cpg_mcast_joined(handle[0], 2, ffi.new("struct iovec[]", [[text, 5], [text + 5, 7]]), 2))
         large = ffi.new("char[]", 2_100_000)
         self.ok(lib.cpg_mcast_joined(handle[0], 2, ffi.new("struct iovec[]", [[large, 2_100_000]]), 1))
+        mapped = ffi.new("void**")
+        self.ok(lib.cpg_zcb_alloc(handle[0], 100, mapped))
+        ffi.memmove(mapped[0], MAPPED, len(MAPPED))
+        self.ok(lib.cpg_zcb_mcast_joined(handle[0], 2, mapped[0], len(MAPPED)))
+        self.ok(lib.cpg_zcb_free(handle[0], mapped[0]))
         found, count, node = ffi.new("cpg_address[384]"), ffi.new("int*"), ffi.new("unsigned*")
         self.ok(lib.cpg_membership_get(handle[0], name, found, count))
         self.heard.append(["membership", [[a.nodeid, a.pid, a.reason] for a in found[0 : count[0]]]])
@@ -423,7 +440,7 @@ def main() -> None:
     asked = [[service, name, text.rstrip("0") + f"|{len(text) // 2}"] for service, name, text in asked]
     parts = {"sent": sent(), "asked": asked, "heard": heard}
     lines = [f'"{name}": [\n' + ",\n".join(json.dumps(line) for line in part) + "\n]" for name, part in parts.items()]
-    print(f'{{"pid": {child}, "instance": {INSTANCES[-1]},\n' + ",\n".join(lines) + "}")
+    print(f'{{"pid": {child}, "instance": {INSTANCES[-1]}, "path": "{FILES[-1][0]}",\n' + ",\n".join(lines) + "}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 A child serves; this process is the program. Requests: id 1 is answered by itself; 2 asks for events (number, size); 3 has no
 answer; 4 stops reading this connection until another one sends 5; 6 has the head of its messages to a process group, which come
-back as events of node 7, three times, or go to zenjund. What the server says of connections comes through a pipe.
+back as events of node 7, three times, or go to zenjund; 9 asks zenjund something, and has how often that was heard. What the
+server says of connections comes through a pipe.
 """
 
 from __future__ import annotations
@@ -182,6 +183,9 @@ def answer(server: Server, item: Asked, stopped: list[int]) -> None:
     elif number == 8:
         assert not list(server.under_way()) and not len(server.under_way()) and not server.room().of(item.connection)
         server.answer(item.connection, item.message)
+    elif number == 9:
+        server.ask("g")
+        server.answer(item.connection, item.message[: HEAD.size] + struct.pack("<Q", server.heard))
     elif number == 5:
         for connection in stopped:
             server.pause(connection, False)
@@ -405,6 +409,10 @@ def order(rig: Rig) -> None:
         assert ask(c, message(7, b"something of its own"))
         rig.wait_for("told", HEAD.size + len(b"something of its own!"), True)
         assert ask(c, message(8))
+        before, deadline = ask(c, message(9, bytes(8))), time.monotonic() + WAIT_S
+        while ask(c, message(9, bytes(8))) == before:
+            assert time.monotonic() < deadline, "zenjund has answered, and nobody has noticed"
+            time.sleep(0.001)
     sent = [body for kind, _, _, body in fake.daemon.received if kind == 4]
     assert len(sent) < 2500, "in bundles"
     assert A_LIST in sent, "which an earlier version could not read"

@@ -25,10 +25,6 @@ OTHERWISE: Final[dict[str, tuple[Any, str]]] = {
         ["cmap_delete", "runtime.members.1.status", 11],
         "all of runtime. is the stand-in's: corosync lets a program take the status of nodes away from others",
     ),
-    '["cpg_zcb_mcast_joined, not joined", 12]': (
-        ["cpg_zcb_mcast_joined, not joined", 19],
-        "messages from mapped files are not supported, whether the program is a member or not",
-    ),
     **{
         f'["votequorum_qdevice_{call}", {code}]': ([f"votequorum_qdevice_{call}", 19], "there are no quorum devices (rule Y13)")
         for call, code in (

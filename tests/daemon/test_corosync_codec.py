@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from zenjun.daemon.corosync.codec import Request, Value, answer, event, request, shutdown_asked
-from zenjun.daemon.corosync.table import ANSWERS, EVENTS, REQUESTS, RESPONSE_HEAD, Layout, Tail
+from zenjun.daemon.corosync.table import ANSWERS, EVENTS, MAPPED_DATA, REQUESTS, RESPONSE_HEAD, Layout, Tail
 from zenjun.proto.service.corosync import results
 from zenjun.proto.service.corosync.results import Code
 
@@ -46,6 +46,9 @@ ASKED: list[tuple[str, str, dict[str, Value]]] = [
     ("cpg", "mcast_part", part(PART, 1)),
     ("cpg", "mcast_part", part(PART, 2)),
     ("cpg", "mcast_part", part(LONG - 2 * PART, 3)),
+    ("cpg", "map", {"size": MAPPED_DATA + 100, "path": CAPTURED["path"].encode()}),
+    ("cpg", "mcast_mapped", {"number": 76}),
+    ("cpg", "unmap", {"size": MAPPED_DATA + 100, "number": 76}),
     ("cpg", "membership", {"group": GROUP}),
     ("cpg", "local_get", {}),
     ("cpg", "iteration_initialize", {"group": GROUP, "type": 2}),

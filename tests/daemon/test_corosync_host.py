@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from zenjun.daemon.config import ConfigError
@@ -11,9 +14,13 @@ from zenjun.daemon.corosync import keys
 from zenjun.daemon.corosync.codec import refusal
 from zenjun.daemon.corosync.conf import MESSAGE_BYTES, check, load
 from zenjun.daemon.corosync.groups import LIST_MAX, pieces
+from zenjun.daemon.corosync.ipc import Welcomed
+from zenjun.daemon.corosync.mapped import DATA_MAX, FOLDER, MappedError, MappedFile
 from zenjun.daemon.corosync.maps import STRING, U8, U32, Map, Track, Type, Value
+from zenjun.daemon.corosync.order import LOOKS, Order
 from zenjun.daemon.corosync.past import Past, PastError
-from zenjun.daemon.corosync.process import is_silent
+from zenjun.daemon.corosync.process import is_silent, patience_s
+from zenjun.daemon.corosync.table import MAPPED_DATA, MAPPED_LENGTH
 from zenjun.proto.service.corosync.messages import VERSION, Reason
 from zenjun.proto.service.corosync.results import Address, Code, Confchg
 
@@ -214,6 +221,112 @@ def test_a_request_that_is_in_no_table_is_answered() -> None:
     assert struct.unpack("<i4xi4xi4x", said) == (9, 24, Code.NOT_SUPPORTED)
     assert len(refusal(b"", Code.NOT_SUPPORTED)) == 24
     assert is_silent("cpg", struct.pack("<i", 2)) and not is_silent("cmap", struct.pack("<i", 2))
+
+
+class Clock:
+    """Time for what waits: a list of calls that are due."""
+
+    def __init__(self) -> None:
+        self.waits: list[tuple[float, Callable[[], None]]] = []
+        self.ends = 0
+
+    def after(self, seconds: float, call: Callable[[], None]) -> Clock:
+        self.waits.append((seconds, call))
+        return self
+
+    def cancel(self) -> None:
+        self.ends += 1
+        self.waits.clear()
+
+    def pass_on(self) -> float:
+        ((seconds, call),) = self.waits
+        self.waits.clear()
+        call()
+        return seconds
+
+
+@rule("Y21")
+def test_a_zenjund_that_does_not_answer_is_lost() -> None:
+    """Not one that has answered late, nor when this process itself was stopped: one look finds nothing, and the next one does."""
+    server, ring, clock = Mock(heard=0, **{"open.return_value": "", "join.return_value": ""}), Mock(), Clock()
+    order = Order("/zenjund.sock", server, ring, 0.4, clock.after)
+    order.open()
+    assert not clock.waits, "before there is a connection nobody answers"
+    order.on_item(Welcomed(1, (1, 1), 1500))
+    waited = 0.0
+    for _ in range(20):
+        for _ in range(LOOKS - 1):
+            waited += clock.pass_on()
+        server.heard += 1
+        clock.pass_on()
+    assert not ring.on_lost.called and server.ask.call_count == 1 + 20 * LOOKS and waited > 0
+    waited = 0.0
+    while clock.waits:
+        waited += clock.pass_on()
+    assert 0.4 <= waited + 0.001 <= 0.5, waited
+    assert "zenjund does not answer" in ring.on_lost.call_args.args[0]
+    order.open()
+    order.on_item(Welcomed(2, (1, 2), 1500))
+    order.close()
+    assert clock.ends and not clock.waits
+
+
+def test_the_patience_with_zenjund() -> None:
+    """As long as the others have, but for a cluster that gives its nodes time to stop."""
+    times = {(400, 150): 0.4, (1000, 0): 1.0, (2700, 150): 1.0, (10_000, 0): 1.0, (9000, 3000): 3.0}
+    for (fail, quorum), wanted in times.items():
+        assert patience_s(Mock(fail_timeout_ms=fail, quorum_timeout_ms=quorum)) == wanted, (fail, quorum)
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A file as libcpg makes it."""
+    path = Path(f"{os.fsdecode(FOLDER)}zenjun-test-{os.getpid()}")
+    path.write_bytes(bytes(4096))
+    yield path
+    for found in (path, path.with_suffix(".link")):
+        found.unlink(missing_ok=True)
+
+
+def test_a_file_for_messages(shared: Path) -> None:
+    """It is read, not mapped, so it may become shorter; it has no name any more, and can be given once."""
+    mine = shared.open("r+b")
+    file = MappedFile(os.fsencode(shared), os.getuid(), 77)
+    assert not shared.exists()
+    mine.seek(0)
+    assert mine.read(16) == struct.pack("<QQ", 0, 77)
+    with pytest.raises(MappedError, match="No such file"):
+        MappedFile(os.fsencode(shared), os.getuid(), 78)
+    for length, wanted in ((0, b""), (3, b"one"), (4096 - MAPPED_DATA, b"one".ljust(4096 - MAPPED_DATA, b"\0"))):
+        os.pwrite(mine.fileno(), struct.pack("<Q", length) + b"one", MAPPED_LENGTH)
+        assert file.message() == wanted
+    for length in (4096 - MAPPED_DATA + 1, DATA_MAX + 1, 0xFFFFFFFF):
+        os.pwrite(mine.fileno(), struct.pack("<Q", length), MAPPED_LENGTH)
+        with pytest.raises(MappedError, match="not there"):
+            file.message()
+    for size in (MAPPED_DATA - 1, MAPPED_LENGTH + 1, 0):
+        os.pwrite(mine.fileno(), struct.pack("<Q", 8), MAPPED_LENGTH)
+        os.ftruncate(mine.fileno(), size)
+        with pytest.raises(MappedError, match="not there"):
+            file.message()
+    file.close()
+
+
+def test_a_file_that_is_not_the_programs(shared: Path) -> None:
+    """The stand-in is root: it must not take away, or write into, what the program could not."""
+    whole = shared.read_bytes()
+    link = shared.with_suffix(".link")
+    with pytest.raises(MappedError, match="is not a file of user"):
+        MappedFile(os.fsencode(shared), os.getuid() + 1, 1)
+    link.hardlink_to(shared)
+    with pytest.raises(MappedError, match="is not a file of user"):
+        MappedFile(os.fsencode(shared), os.getuid(), 1)
+    link.unlink()
+    link.symlink_to(shared)
+    for path in (link, Path("/etc/hostname"), FOLDER, FOLDER + b"../etc/hostname", FOLDER + b"a/b", b"", FOLDER + b"none"):
+        with pytest.raises(MappedError):
+            MappedFile(path if isinstance(path, bytes) else os.fsencode(path), os.getuid(), 1)
+    assert link.is_symlink() and shared.read_bytes() == whole
 
 
 def test_what_is_kept(tmp_path: Path) -> None:

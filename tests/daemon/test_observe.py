@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -11,6 +12,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from zenjun.daemon.companion import until_ended
 from zenjun.daemon.observe import BURST, INTERVAL_NS, Journal, Notifier, PatientStream, set_level, set_up
 
 
@@ -147,3 +149,29 @@ def test_blocked_absent_or_odd_notify_socket_is_harmless_case_91(tmp_path: Path)
 def test_watchdog_of_another_process_is_not_ours() -> None:
     assert Notifier({"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "2"}, 1).watchdog_ns == 0
     assert Notifier({"WATCHDOG_USEC": "soon"}, 1).watchdog_ns == 0
+
+
+def test_a_program_beside_zenjund_tells_the_watchdog_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "n"))
+    monkeypatch.setenv("WATCHDOG_USEC", "2000")
+    said: list[bytes] = []
+
+    async def play(sock: socket.socket) -> int:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        async def listen() -> None:
+            while said.count(b"WATCHDOG=1") < 3:
+                said.append(await loop.sock_recv(sock, 4096))
+            stop.set()
+
+        async def close() -> None: ...
+
+        listening = asyncio.create_task(listen())
+        code = await until_ended(asyncio.sleep(3600), stop, close, Journal(logging.getLogger("test")), ValueError)
+        await listening
+        return code
+
+    with receiver(str(tmp_path / "n")) as sock:
+        sock.setblocking(False)
+        assert asyncio.run(asyncio.wait_for(play(sock), 60)) == 0
+    assert said[0].startswith(b"READY=1")

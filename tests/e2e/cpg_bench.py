@@ -2,9 +2,12 @@
 
     python -m tests.e2e.cpg_bench RUNS SECONDS WHAT…
 
-WHAT: a size in bytes (one sender floods), ``one`` (64 B, one at a time: p50 and p99), or ``loss`` (64 B, 1,000 a second, while
-each node loses 1 % of the frames: p50, p99, and what of a core zenjund and the stand-in, or corosync, take at the sender's node).
-The other nodes have a member of its group each (``cpgbench.c``). The stacks take turns, each RUNS times.
+WHAT: a size in bytes (one sender floods), ``one`` (64 B, one at a time: p50 and p99), ``loss`` (64 B, 1,000 a second, while each
+node loses 1 % of the frames: p50, p99, and what of a core zenjund and the stand-in, or corosync, take at the sender's node), or
+``change`` (the last of them: node 3 is killed; how long the first message and the median of ten take that a program sends which
+has heard of it). With a second word ``realtime`` behind a colon (``loss:realtime``) the program has real-time priority as the
+stacks have it, so that what it waits for itself on a busy machine is not counted. The other nodes have a member of its group each
+(``cpgbench.c``). The stacks take turns, each RUNS times.
 """
 
 from __future__ import annotations
@@ -48,6 +51,17 @@ def seconds_of(up: Cluster, node: int) -> float:
     return found
 
 
+def changed(up: Cluster, program: Path) -> list[float]:
+    """Microseconds that the first message takes, and the median of the first ten, of a program that hears of a node's end."""
+    up.spawn(1, "change", str(program), "0", "64", "change")
+    wait_for(lambda: up.run(1, "corosync-cpgtool").stdout.count("10.77.0.") == 3, "three members")
+    up.kill(3)
+    path = up.log(1, "change")
+    wait_for(lambda: path.read_text().endswith("\n"), "ten messages after the end of a node")
+    took = [float(word) for word in path.read_text().split()[1:]]
+    return [took[0], statistics.median(took)]
+
+
 def measured(up: Cluster, program: Path, seconds: str, wanted: list[str]) -> dict[str, list[float]]:
     """Figures, by what was wanted: messages per second; or p50 and p99 in microseconds, and percent of a core."""
     wait_for(
@@ -55,17 +69,21 @@ def measured(up: Cluster, program: Path, seconds: str, wanted: list[str]) -> dic
     )
     listeners = [up.spawn(node, "listener", str(program), "0", "64") for node in (2, 3)]
     found = {}
-    for what in wanted:
+    for name in wanted:
+        what, _, priority = name.partition(":")
+        if what == "change":
+            found[name] = changed(up, program)
+            continue
         arguments = {"one": ["64", "0"], "loss": ["64", RATE]}.get(what, [what])
         if what == "loss":
             up.lab.set_loss(0.01)
         before = seconds_of(up, 1)
-        done = up.run(1, str(program), seconds, *arguments, timeout_s=180)
+        done = up.run(1, *(["chrt", "-r", "1"] if priority else []), str(program), seconds, *arguments, timeout_s=180)
         used = seconds_of(up, 1) - before
         up.lab.set_loss(0.0)
         assert done.returncode == 0, done.stderr + up.words()
         words = done.stdout.split()
-        found[what] = [float(words[-1])] if what.isdigit() else [*map(float, words[-2:]), 100 * used / float(seconds)]
+        found[name] = [float(words[-1])] if what.isdigit() else [*map(float, words[-2:]), 100 * used / float(seconds)]
     for listener in listeners:
         listener.kill()
     return found
@@ -79,7 +97,8 @@ def main(runs: int, seconds: str, wanted: list[str]) -> None:
                 for what, figures in measured(up, built(up.lab.directory), seconds, wanted).items():
                     found[stack, what].append(figures)
     for (stack, what), each in found.items():
-        unit = "messages/s" if what.isdigit() else "us p50, us p99, % of a core"
+        of_time = "us first, us median" if what == "change" else "us p50, us p99, % of a core"
+        unit = "messages/s" if what.isdigit() else of_time
         medians = ", ".join(f"{statistics.median(values):.0f}" for values in zip(*each, strict=True))
         print(f"{stack} {what}: {medians} {unit}; of {' '.join('/'.join(f'{v:.0f}' for v in one) for one in each)}", flush=True)
     print(f"load {os.getloadavg()[0]:.1f}")

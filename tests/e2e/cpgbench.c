@@ -1,7 +1,8 @@
 /* A load through libcpg: cpgbench SECONDS SIZE [RATE]. Without RATE a flood: sends as long as the library takes messages, and says how
  * many of its own have come back in that time: "TP/s SIZE: NUMBER". With a rate it sends so many a second, with rate 0 the next one when
- * the last one is back, and says how long they took: "us: COUNT P50 P99". With 0 seconds it only listens, until it is killed. Linked
- * with any libcpg.so.4; declares what it uses, so no headers are needed. */
+ * the last one is back, and says how long they took: "us: COUNT P50 P99". With 0 seconds it only listens, until it is killed; with the
+ * third word "change" it sends ten messages, one at a time, whenever a process has left, and says how long each took: "left: US…".
+ * Linked with any libcpg.so.4; declares what it uses, so no headers are needed. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <stdint.h>
@@ -89,9 +90,34 @@ static int steadily(uint64_t handle, int fd, struct iovec *part, double seconds,
     return came != next_number || wrong;
 }
 
+static size_t gone; /* processes that have left */
+
 static void confchg(uint64_t handle, const struct cpg_name *group, const void *members, size_t m, const void *left, size_t l,
                     const void *joined, size_t j) {
-    (void)handle, (void)group, (void)members, (void)m, (void)left, (void)l, (void)joined, (void)j;
+    (void)handle, (void)group, (void)members, (void)m, (void)left, (void)joined, (void)j;
+    gone += l;
+}
+
+/* What a program sees that has something to say when others have left. Until it is killed. */
+static int at_changes(uint64_t handle, int fd, struct iovec *part) {
+    for (;;) {
+        listen_for(handle, fd, 0.5);
+        if (!gone)
+            continue;
+        gone = 0;
+        printf("left:");
+        for (int k = 0; k < 10; k++) {
+            double sent = now();
+            memcpy(part->iov_base, &next_number, sizeof next_number);
+            while (cpg_mcast_joined(handle, AGREED, part, 1) == TRY_AGAIN)
+                listen_for(handle, fd, 0.0001);
+            for (next_number++; came < next_number;)
+                listen_for(handle, fd, 0.5);
+            printf(" %.0f", (now() - sent) * 1e6);
+        }
+        printf("\n");
+        fflush(stdout);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -108,8 +134,10 @@ int main(int argc, char **argv) {
     size_t size = (size_t)atol(argv[2]);
     char *data = calloc(1, size < 16 ? 16 : size);
     struct iovec part = {data, size < 16 ? 16 : size};
-    while (seconds <= 0)
+    while (seconds <= 0 && argc == 3)
         cpg_dispatch(handle, DISPATCH_BLOCKING);
+    if (argc > 3 && !strcmp(argv[3], "change"))
+        return at_changes(handle, fd, &part);
     if (argc > 3)
         return steadily(handle, fd, &part, seconds, atof(argv[3]));
     double began = now(), end = began + seconds;

@@ -1,29 +1,50 @@
 """How soon Pacemaker's resource runs again, on stand-ins and on corosync.
 
-    python -m tests.e2e.pacemaker_bench STACK[,STACK…] RUNS WHAT…
+    python -m tests.e2e.pacemaker_bench STACK[,STACK…] RUNS WHAT… [--lines FOLDER]
 
 STACK: ``zenjun``, ``zenjun:PRIORITY`` with zenjund's real-time priority (corosync and the stand-in have one in any case),
 ``zenjun@MS`` with the times of ``zenjun corosync config --stop-time MS``,
 ``corosync``, or ``corosync:TOKEN`` with a token of so many milliseconds; several take turns, each with a cluster that is up all
 the time. WHAT: ``other`` (SIGKILL of a whole node that is not the one that decides), ``dc`` (of the one that decides), ``two``
 (of one of two nodes, with two_node), ``cut`` (the node with the resource is cut off: when it stops it, when the others start it,
-and when all is well again after the cut).
+and when all is well again after the cut). ``--lines``: what all logs say of each run, in milliseconds since the fault, to see
+where the time goes (Pacemaker then logs more, which takes time itself).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import statistics
 import sys
 import time
+from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 from zenjun.tools.cli.corosync import STOP_MS, times
 
-from .pacemaker_common import Cluster, Stack, failover_s, pacemakers, wait_for
+from .pacemaker_common import LOG, Cluster, Stack, failover_s, pacemakers, wait_for
 
 REST_S: Final = 1.0
+CLOCK: Final = re.compile(r"\b(\d\d):(\d\d):(\d\d[.,]\d{3})")
+DEBUG: Final = "pacemaker-controld,pacemaker-based,pacemaker-attrd"
+"""Of Pacemaker's daemons, which of them say more."""
+
+
+def lines_since(up: Cluster, began: float) -> list[str]:
+    """What the nodes' logs have said since a time of the wall clock, by their own clocks, one line after the other."""
+    day = datetime.fromtimestamp(began).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+    found = []
+    for node, init in up.inits.items():
+        logs = (Path(f"/proc/{init}/root{LOG}"), up.log(node, "corosync"), up.log(node, "zenjund"))
+        for line in (line for path in logs if path.exists() for line in path.read_text(errors="replace").splitlines()):
+            if at := CLOCK.search(line):
+                ms = 1000 * (day + 3600 * int(at[1]) + 60 * int(at[2]) + float(at[3].replace(",", ".")) - began)
+                if -5 <= ms < 60_000:
+                    found.append((ms, f"{ms:7.0f} node {node} {line[at.end() :].strip()}"))
+    return [line for _, line in sorted(found)]
 
 
 def options_of(stop_ms: int) -> dict[str, Any]:
@@ -35,14 +56,18 @@ def options_of(stop_ms: int) -> dict[str, Any]:
 OPTIONS: Final = options_of(STOP_MS)
 
 
-def killed(up: Cluster, what: str) -> float:
-    """One failover; the node that was killed is back afterwards."""
+def killed(up: Cluster, what: str, lines: Path | None = None) -> float:
+    """One failover; the node that was killed is back afterwards. lines: a file for what the logs say."""
     leader = up.leader(next(iter(up.inits)))
     target = leader if what == "dc" else next(node for node in sorted(up.inits, reverse=True) if node != leader)
     up.place(target)
     time.sleep(REST_S)
+    began = time.time()
     took = failover_s(up, target)
     time.sleep(REST_S)
+    if lines is not None:
+        kept = [f"{took * 1000:.0f} ms; node {target} was killed, node {leader} decided", *lines_since(up, began)]
+        lines.write_text("\n".join(kept) + "\n")
     up.start(target)
     up.until_online(*up.lab.stations)
     return took
@@ -81,7 +106,10 @@ def one(name: str, nodes: int) -> contextlib.AbstractContextManager[Cluster]:
     return pacemakers(nodes, stack, options=options, station={"realtime_priority": int(number or 0)}, quorum=quorum)
 
 
-def main(names: list[str], runs: int, wanted: list[str]) -> None:
+def main(names: list[str], runs: int, wanted: list[str], lines: Path | None = None) -> None:
+    if lines is not None:
+        lines.mkdir(parents=True, exist_ok=True)
+        os.environ["PCMK_debug"] = DEBUG  # noqa: SIM112
     for nodes in (3, 2):
         chosen = [what for what in wanted if (what == "two") == (nodes == 2)]
         if not chosen:
@@ -92,7 +120,8 @@ def main(names: list[str], runs: int, wanted: list[str]) -> None:
                 found: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
                 for run in range(runs):
                     for name in names[run % len(names) :] + names[: run % len(names)]:
-                        found[name].append(cut(up[name]) if what == "cut" else (killed(up[name], what),))
+                        kept = lines / f"{name}-{what}-{run}.log" if lines is not None else None
+                        found[name].append(cut(up[name]) if what == "cut" else (killed(up[name], what, kept),))
                 for name in names:
                     show(name, what, found[name])
                 print(f"load {os.getloadavg()[0]:.1f}", flush=True)
@@ -109,4 +138,6 @@ def show(name: str, what: str, runs: list[tuple[float, ...]]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1].split(","), int(sys.argv[2]), sys.argv[3:])
+    words, _, folder = " ".join(sys.argv[1:]).partition(" --lines ")
+    stacks, count, *whats = words.split()
+    main(stacks.split(","), int(count), whats, Path(folder) if folder else None)

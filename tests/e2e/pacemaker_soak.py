@@ -1,18 +1,24 @@
 """Pacemaker on three stand-ins for a long time, with a random node killed or cut off again and again.
 
-    python -m tests.e2e.pacemaker_soak MINUTES [--every SECONDS] [--seed N] [--fail-timeout MS] [--logs FOLDER]
+    python -m tests.e2e.pacemaker_soak MINUTES [--every SECONDS] [--faults KIND,…] [--seed N] [--stop-time MS] [--logs FOLDER]
 
 A Dummy, an IPaddr2 and a clone. A thread looks every few milliseconds where the Dummy runs: at two nodes at once is a breach, if
 it lasts longer than a stop takes. Pacemaker's logs of that moment are kept in the folder ``--logs``. After every fault all nodes
 must be online again, with one Dummy and one address, and ``crm_verify`` must have nothing to say. In the end: times, overlaps,
-memory of the stand-ins, files of crashes. Exit code 0: nothing was wrong; 1: something was; 2: wrong usage.
+memory of the stand-ins and of zenjund, files of crashes. ``--stop-time``: as of `zenjun corosync config`.
+
+Faults: ``kill`` (a whole node), ``cut`` (off from the others), both also of the node that has the Dummy, ``daemon`` (a zenjund is
+killed), ``stand-in`` (that is killed: nothing stops what runs there, see docs/corosync.md). Exit code 0: nothing was wrong; 1:
+something was; 2: wrong usage.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import random
+import resource
 import shutil
 import statistics
 import sys
@@ -21,11 +27,21 @@ import time
 from pathlib import Path
 from typing import Final
 
-from .pacemaker_bench import OPTIONS
+from zenjun.tools.cli.corosync import STOP_MS
+
+from .. import corosyncs
+from .pacemaker_bench import options_of
 from .pacemaker_common import LOG, Cluster, available, pacemakers, wait_for
 
 STOP_S: Final = 0.3
 """An overlap up to here is a stop's time: as long as Pacemaker takes for it, from the agent's start on, on a busy machine."""
+KINDS: Final = ("kill", "kill holder", "cut", "cut holder", "daemon", "stand-in")
+DAEMONS: Final = {"zenjund": "zenjun.daemon --config", "stand-in": "zenjun.daemon.corosync"}
+"""What their command lines have."""
+GROWTH: Final = 1.15
+GROWTH_KIB: Final = 4096
+"""Memory is flat if the most of the last fifth of the time is not more than the most of the first fifth by this factor and by so
+much. Daemons end with their nodes: a leak shows in those that live longest."""
 ADDRESS: Final = "10.77.0.200"
 MORE: Final = f"""
    <primitive id="ip" class="ocf" provider="heartbeat" type="IPaddr2">
@@ -96,6 +112,32 @@ def memory_kib(up: Cluster, node: int, what: str) -> int:
     return 0
 
 
+class Memory:
+    """Of the daemons, after every fault."""
+
+    def __init__(self) -> None:
+        self.most: dict[str, list[int]] = {name: [] for name in DAEMONS}
+        """KiB, the most of all nodes."""
+
+    def look(self, up: Cluster) -> None:
+        for name, what in DAEMONS.items():
+            self.most[name].append(max(memory_kib(up, node, what) for node in up.inits))
+
+    def fifths(self, name: str) -> tuple[int, int]:
+        """The most at the beginning and at the end."""
+        found = self.most[name]
+        part = max(1, len(found) // 5)
+        return max(found[:part]), max(found[-part:])
+
+    def wrong(self) -> list[str]:
+        texts = {name: self.fifths(name) for name in DAEMONS}
+        return [
+            f"memory of {name}: {first} KiB at the beginning, {last} at the end"
+            for name, (first, last) in texts.items()
+            if last > max(first * GROWTH, first + GROWTH_KIB)
+        ]
+
+
 def addresses(up: Cluster) -> list[int]:
     """Nodes that have the address."""
     return [node for node in sorted(up.inits) if f" {ADDRESS}/" in up.run(node, "ip", "-o", "-4", "address").stdout]
@@ -111,12 +153,12 @@ def verdict(up: Cluster) -> list[str]:
     for name in up.inits:
         folder = Path(f"/proc/{up.inits[name]}/root/var/lib/pacemaker/cores")
         wrong += [f"core at node {name}: {path.name}" for path in folder.rglob("*") if path.is_file()]
-    return wrong
+    return wrong + [f"core of a daemon: {path.name}" for path in corosyncs.ROOT.glob("core*") if path.is_file()]
 
 
-def fault(up: Cluster, r: random.Random) -> tuple[str, int]:
+def fault(up: Cluster, r: random.Random, kinds: list[str]) -> tuple[str, int]:
     """One of them, and everything is well again afterwards."""
-    kind, node = r.choice(["kill", "cut", "cut holder", "kill holder", "daemon", "stand-in"]), r.choice(sorted(up.lab.stations))
+    kind, node = r.choice(kinds), r.choice(sorted(up.lab.stations))
     if kind.endswith("holder"):
         node = up.until_holder()
     others = [other for other in up.lab.stations if other != node]
@@ -129,7 +171,7 @@ def fault(up: Cluster, r: random.Random) -> tuple[str, int]:
         time.sleep(r.choice([r.uniform(0.05, 0.6), r.uniform(0.6, 6)]))
         up.lab.heal()
     else:
-        what = "zenjun.daemon --config" if kind == "daemon" else "zenjun.daemon.corosync"
+        what = DAEMONS["zenjund" if kind == "daemon" else "stand-in"]
         up.run(node, "pkill", "-KILL", "-f", what)  # in the node's own pid namespace
         time.sleep(r.uniform(1, 4))
         up.kill(node)  # Pacemaker does not survive its cluster layer: the node is switched off and on
@@ -143,48 +185,65 @@ def settle(up: Cluster) -> None:
     wait_for(lambda: len(addresses(up)) == 1, "one address", every_s=0.5)
 
 
-def main(argv: list[str]) -> int:
+def kinds_of(text: str) -> list[str]:
+    found = [word.strip() for word in text.split(",")]
+    if unknown := sorted(set(found) - set(KINDS)):
+        raise argparse.ArgumentTypeError(f"no such fault: {', '.join(unknown)}; there are {', '.join(KINDS)}")
+    return found
+
+
+def arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.pacemaker_soak", description=str(__doc__).partition("\n")[0])
     parser.add_argument("minutes", type=float)
     parser.add_argument("--every", type=float, default=30.0, metavar="SECONDS", help="between two faults (default 30)")
+    kinds = f"of {', '.join(KINDS)} (default all)"
+    parser.add_argument("--faults", type=kinds_of, default=list(KINDS), metavar="KIND,…", help=kinds)
     parser.add_argument("--seed", type=int, default=1, help="of the faults (default 1)")
-    parser.add_argument("--fail-timeout", type=int, default=OPTIONS["fail_timeout_ms"], metavar="MS", help="zenjund's")
+    parser.add_argument("--stop-time", type=int, default=STOP_MS, metavar="MS", help=f"a node has to stop (default {STOP_MS})")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="where logs of breaches are kept")
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> int:
+    args = arguments(argv)
     available()
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (most, most))  # who crashes leaves a file
     r = random.Random(args.seed)
     wrong: list[str] = []
     counts: dict[str, int] = {}
     back: list[float] = []
-    with pacemakers(3, options=OPTIONS | {"fail_timeout_ms": args.fail_timeout}, more=MORE) as up:
+    memory = Memory()
+    with pacemakers(3, options=options_of(args.stop_time), more=MORE) as up:
         settle(up)
         watcher = Watcher(up, args.logs)
         watcher.start()
-        end = time.monotonic() + args.minutes * 60
-        first = {node: memory_kib(up, node, "zenjun.daemon.corosync") for node in up.inits}
-        while time.monotonic() < end:
-            began = time.monotonic()
-            kind, node = fault(up, r)
+        began = time.monotonic()
+        end = began + args.minutes * 60
+        while (start := time.monotonic()) < end:
+            kind, node = fault(up, r, args.faults)
             healed = time.monotonic()
             settle(up)
             back.append(time.monotonic() - healed)
             counts[kind] = counts.get(kind, 0) + 1
             found = verdict(up)
             wrong += found
+            memory.look(up)
             longest = max((s for s, _ in watcher.overlaps), default=0.0)
             overlaps = f"{len(watcher.overlaps)} overlaps, longest {longest:.3f} s"
             more = f"; {found}" if found else ""
-            print(f"{kind} node {node}: well again after {back[-1]:.1f} s; {overlaps}{more}", flush=True)
-            time.sleep(max(0.0, r.uniform(0.7, 1.3) * args.every - (time.monotonic() - began)))
+            at = f"{(start - began) / 60:.1f} min"
+            print(f"{at} {kind} node {node}: well again after {back[-1]:.1f} s; {overlaps}{more}", flush=True)
+            time.sleep(max(0.0, r.uniform(0.7, 1.3) * args.every - (time.monotonic() - start)))
+        minutes = (time.monotonic() - began) / 60
         watcher.ended = True
         watcher.join(10)
-        last = {node: memory_kib(up, node, "zenjun.daemon.corosync") for node in up.inits}
-        wrong += [f"the Dummy at {where} for {s:.3f} s" for s, where in watcher.overlaps if s > STOP_S]
-        print(f"faults: {sum(counts.values())} in {args.minutes:g} min: {counts}")
+        wrong += [f"the Dummy at {where} for {s:.3f} s" for s, where in watcher.overlaps if s > STOP_S] + memory.wrong()
+        print(f"faults: {sum(counts.values())} in {minutes:.1f} min: {counts}; load {os.getloadavg()[2]:.1f}")
         print(f"well again: median {statistics.median(back):.1f} s, longest {max(back):.1f} s")
         print(f"overlaps: {len(watcher.overlaps)}: {[round(s, 3) for s, _ in watcher.overlaps]}")
         print(f"looks: {watcher.looks}, longest pause {watcher.slowest_s * 1000:.0f} ms; no Dummy for {watcher.none_s:.0f} s")
-        print(f"memory of the stand-ins, KiB: {first} at the beginning, {last} at the end")
+        print(f"most memory in the first fifth and in the last, KiB: { ({name: memory.fifths(name) for name in DAEMONS}) }")
     print("\n".join(["wrong:", *wrong]) if wrong else "nothing was wrong")
     return 1 if wrong else 0
 

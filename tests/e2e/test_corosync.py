@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from ..rules import rule
 from .cluster import kill
 from .corosync_common import DEADLINE_S, Member, StandIns, standins, until
 
@@ -184,6 +185,7 @@ def test_a_node_that_is_cut_off_is_alone_and_comes_back() -> None:
         until(lambda: all(m.nodes() == [1, 2, 3] for m in (first, second, third)), "all together again")
 
 
+@rule("Y21")
 def test_processes_that_end_one_after_the_other() -> None:
     """A program, a stand-in, a zenjund: what is left goes on, and all come back."""
     with standins(3) as up:
@@ -194,6 +196,8 @@ def test_processes_that_end_one_after_the_other() -> None:
         assert daemon is not None
         daemon.send_signal(signal.SIGSTOP)
         until(lambda: first.nodes() == second.nodes() == [1, 2], "without the node whose zenjund is stopped")
+        until(lambda: third.nodes() == [3], "its own programs are alone: nothing tells them that they are not")
+        assert "Quorate:          No" in up.run(3, "corosync-quorumtool", "-s").stdout
         daemon.send_signal(signal.SIGCONT)
         up.together(1, 2, 3)
         until(lambda: first.nodes() == second.nodes() == third.nodes() == [1, 2, 3], "it is back")

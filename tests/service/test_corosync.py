@@ -46,6 +46,11 @@ def verified(node: Machine) -> str:
     return "\n".join(line for line in said if not line.endswith(" /etc/corosync/corosync.conf"))
 
 
+def files(node: Machine) -> str:
+    """What decides about the service and about corosync, byte by byte."""
+    return node.ok("sh", "-ec", "find /etc/corosync /etc/systemd/system -type f | sort | xargs sha256sum")
+
+
 def serves(node: Machine) -> str:
     """The program of the running service, once corosync's own tool has an answer from it."""
     wait_for(lambda: "Quorate:          Yes" in node.run("corosync-quorumtool", "-s").stdout, "quorum", 60, lambda: log(node))
@@ -55,12 +60,13 @@ def serves(node: Machine) -> str:
 
 def test_the_service_starts_the_stand_in_and_corosync_again(node: Machine) -> None:
     assert verified(node) == ""
+    before = files(node)
     node.ok("zenjun", "corosync", "check")
     node.ok("zenjun", "corosync", "enable")
     node.ok("systemctl", "start", "corosync")
     assert "zenjun-corosync" in serves(node)
     shown = node.show("corosync.service")
-    assert (shown["ActiveState"], shown["Type"]) == ("active", "notify"), log(node)
+    assert (shown["ActiveState"], shown["Type"], shown["WatchdogUSec"]) == ("active", "notify", "10s"), log(node)
     wait_for(lambda: node.show("zenjund.service")["ActiveState"] == "active", "it has brought zenjund with it")
     rights = node.ok("cat", f"/proc/{shown['MainPID']}/status")
     assert re.search(rf"^CapBnd:\s+{CAPABILITIES:016x}$", rights, re.M) and re.search(r"^NoNewPrivs:\s+1$", rights, re.M)
@@ -73,6 +79,7 @@ def test_the_service_starts_the_stand_in_and_corosync_again(node: Machine) -> No
     wait_for(lambda: node.show("corosync.service")["ActiveState"] == "inactive", "its end is no failure", 30, lambda: log(node))
     assert node.show("corosync.service")["NRestarts"] == "0"
     node.ok("zenjun", "corosync", "disable")
+    assert files(node) == before
     node.ok("systemctl", "start", "corosync")
     assert re.match(r"/usr/sbin/corosync ", serves(node))
     assert verified(node) == ""

@@ -38,6 +38,8 @@ ExecStart=/usr/sbin/zenjun-corosync --config /etc/zenjun/zenjund.toml --daemon-s
 Environment=STATE_DIRECTORY=/var/lib/zenjun
 ExecStop=
 TimeoutStopSec=10s
+# One that hangs is ended: until then the others believe that its node is well.
+WatchdogSec=10s
 # Ended by a program or by another node: not a failure, and not to be started again.
 SuccessExitStatus=8
 StandardError=journal

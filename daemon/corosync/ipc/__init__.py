@@ -227,6 +227,15 @@ class Server:
         error = _lib.ipc_order_join(self._server, group.encode())
         return _text(_lib.ipc_order_error(error)) if error else ""
 
+    def ask(self, group: str) -> None:
+        """Have zenjund say who is in the group, unless it still owes the last answer."""
+        _lib.ipc_order_ask(self._server, group.encode())
+
+    @property
+    def heard(self) -> int:
+        """How often something has come from zenjund."""
+        return int(_lib.ipc_order_heard(self._server))
+
     def part(self) -> None:
         """End the connection to zenjund, if there is one: nothing of it comes any more."""
         if self._server is not None:

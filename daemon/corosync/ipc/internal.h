@@ -153,6 +153,7 @@ struct ipc_order { /* order.c */
     uint32_t serial;
     int watched; /* for what; -1: not yet */
     bool welcomed;
+    bool asked; /* ipc_order_ask(), and there is no answer yet */
     bool told; /* Python has an item of it, and has not cleared the items yet */
 };
 
@@ -186,6 +187,7 @@ struct ipc {
     uint32_t said_bytes; /* of messages to process groups, in this turn */
     bool sending; /* the machines would send such a message on at once */
     bool has_lanes;
+    uint64_t heard; /* items that have come of connections to zenjund */
     struct ipc_own own;
     struct ipc_order order;
     struct ipc_lane *lanes[IPC_LANES];

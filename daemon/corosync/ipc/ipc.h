@@ -127,6 +127,9 @@ void ipc_way_add(struct ipc *s, uint32_t connection, int64_t bytes);
 int ipc_order_open(struct ipc *s, const char *socket, const char *name, uint32_t serial);
 int ipc_order_join(struct ipc *s, const char *group);
 void ipc_order_close(struct ipc *s);
+/* Have zenjund answer, unless it has not answered the last time; and how often anything has come of it. */
+void ipc_order_ask(struct ipc *s, const char *group);
+uint64_t ipc_order_heard(const struct ipc *s);
 const char *ipc_order_error(int error);
 
 /* End a connection. IPC_CLOSED follows. */

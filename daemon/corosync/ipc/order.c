@@ -101,6 +101,7 @@ static bool take(struct ipc *s) {
             }
             if (found <= 0)
                 return !found;
+            s->heard++;
         }
         const struct zenjun_item *i = o->item;
         bool done = true;
@@ -110,6 +111,8 @@ static bool take(struct ipc *s) {
             done = view(s, i->view);
         else if (i->kind == ZENJUN_EVENT)
             done = event(s, i->event);
+        else if (i->kind == ZENJUN_REPLY)
+            o->asked = false;
         else if (i->kind == ZENJUN_REFUSED) {
             if (item_text(s, IPC_LOST, i->refusal->message))
                 o->item = NULL;
@@ -195,6 +198,16 @@ int ipc_order_join(struct ipc *s, const char *group) {
     ipc_wake(s);
     return o->z ? zenjun_join(o->z, group, ZENJUN_PREACK, ZENJUN_ORDER_TOTAL, 0, NULL, &o->handle) : 0;
 }
+
+void ipc_order_ask(struct ipc *s, const char *group) {
+    struct ipc_order *o = &s->order;
+    if (!o->z || !o->welcomed || o->asked || zenjun_members(o->z, group, NULL))
+        return;
+    o->asked = true;
+    ipc_wake(s);
+}
+
+uint64_t ipc_order_heard(const struct ipc *s) { return s->heard; }
 
 void ipc_order_close(struct ipc *s) {
     if (s->order.z) {
