@@ -18,7 +18,8 @@ from typing import Final, NamedTuple
 
 from ...proto.service.corosync.messages import FINGERPRINT_BYTES, VERSION
 from ...proto.service.corosync.ring import Nodes
-from ...proto.service.corosync.votequorum import Config
+from ...proto.service.corosync.votequorum import VOTES_MAX, Config
+from ...proto.wire import STATIONS_MAX
 from ..config import ConfigError
 from ..config.source import Problem
 from .maps import STRING, U8, U16, U32, U64, Type, Value
@@ -32,6 +33,10 @@ PROVIDER: Final = "corosync_votequorum"
 QUEUE_BYTES_MAX: Final = 64 << 20
 MESSAGE_BYTES: Final = (1 << 20) + (64 << 10)
 """libcpg's largest message, and our header."""
+U32_MAX: Final = 0xFFFFFFFF
+MOST: Final = {"zenjun_station": STATIONS_MAX, "quorum_votes": VOTES_MAX, "queue_bytes_max": 1 << 48}
+"""Of numbers that the stand-in uses; the others have 32 bits."""
+DIGITS_MAX: Final = 15
 _LEVEL: Final = "\0"
 """The key of a line that is the beginning of a section."""
 TYPES: Final[dict[str, Type]] = {
@@ -285,17 +290,23 @@ def _user(x: Line, uids: set[int], gids: set[int], problems: list[Problem]) -> N
         problems.append(Problem(x.number, f"there is no {'user' if x.key == 'uid' else 'group'} {x.value!r}"))
 
 
+def _no_number(value: str, most: int) -> str:
+    """Why it is none; empty: it is one."""
+    if not (value.isascii() and value.isdigit()):
+        return f"expected a number, not {value!r}"
+    return f"expected at most {most}, not {value}" if len(value) > DIGITS_MAX or int(value) > most else ""
+
+
 def _checked(conf: Conf) -> Iterable[Problem]:
     """What makes a start impossible."""
     numbers = [("quorum", name) for name in ("expected_votes", "two_node", "wait_for_all", "auto_tie_breaker")]
     numbers += [("quorum", "last_man_standing"), ("quorum", "allow_downscale")]
     numbers += [("zenjun", "alone_after_ms"), ("zenjun", "queue_bytes_max")]
-    wrong = [x for path in numbers if (x := conf.line(*path)) and not x.value.isdigit()]
+    found = [x for path in numbers if (x := conf.line(*path))]
     for node in conf.nodes:
-        found = (node.values.get(key) for key in ("nodeid", "zenjun_station", "quorum_votes"))
-        wrong += [x for x in found if x and not x.value.isdigit()]
-    if wrong:
-        return [Problem(x.number, f"{x.key}: expected a number, not {x.value!r}") for x in wrong]
+        found += [x for key in ("nodeid", "zenjun_station", "quorum_votes") if (x := node.values.get(key))]
+    if wrong := [Problem(x.number, f"{x.key}: {said}") for x in found if (said := _no_number(x.value, MOST.get(x.key, U32_MAX)))]:
+        return wrong
     problems = []
     if not conf.nodes:
         problems.append(Problem(0, "there is no nodelist: the stand-in needs the nodes, as zenjund needs its stations"))

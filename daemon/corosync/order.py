@@ -21,7 +21,7 @@ LOOKS: Final = 4
 class Ring(Protocol):
     """Who hears of the order."""
 
-    def on_connected(self, source: Source, mtu: int) -> None: ...
+    def on_connected(self, source: Source, mtu: int, message_max: int) -> None: ...
 
     def on_lost(self, why: str) -> None: ...
 
@@ -102,8 +102,8 @@ class Order:
                     self._ring.on_message(source, message)
             case Viewed(_, place, members):
                 self._ring.on_view(place, members)
-            case Welcomed(serial, source, mtu):
-                self._ring.on_connected(source, mtu)
+            case Welcomed(serial, source, mtu, message_max):
+                self._ring.on_connected(source, mtu, message_max)
                 if self._is_open and (why := self._server.join(GROUP)):
                     self._lost(serial, why)
                 elif self._is_open:

@@ -25,7 +25,7 @@ from ..exits import Exit
 from ..observe import Journal
 from . import keys
 from .codec import Value, answer, event, refusal, request
-from .conf import Conf, check, load
+from .conf import MESSAGE_BYTES, Conf, check, load
 from .groups import Groups, pieces
 from .ipc import SERVICES, TEXTS, Asked, Ended, Opened, Reason, Refused, Said, Server
 from .keys import Keys
@@ -196,9 +196,13 @@ class Process:
 
     # ---- the order
 
-    def on_connected(self, source: Source, mtu: int) -> None:
+    def on_connected(self, source: Source, mtu: int, message_max: int) -> None:
+        """zenjund may have been started with another file than this process has read."""
         if source[0] != self.station:
             self.stop(f"zenjund is station {source[0]}, expected {self.station}")
+            return
+        if message_max < MESSAGE_BYTES:
+            self.stop(f"zenjund runs with message_max {message_max}, expected at least {MESSAGE_BYTES}", Exit.CONFIG)
             return
         self.mtu = mtu or self.mtu
         self._input(lambda _: self.standin.ring.on_connected(source))

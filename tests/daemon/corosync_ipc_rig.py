@@ -49,7 +49,7 @@ from zenjun.proto.service.corosync.cpg import MCAST_BYTES, MESSAGE_BYTES, WAITIN
 from zenjun.proto.service.corosync.messages import Mcast, Part, Process, bundle, mcast_head, whole_head
 from zenjun.proto.service.corosync.results import Deliver
 
-from ..client.fake_daemon import FakeThread, fake_daemon
+from ..client.fake_daemon import MESSAGE_MAX, FakeThread, fake_daemon
 
 HEAD: Final = struct.Struct("<i4xi4x")
 EVENT: Final = struct.Struct("<i4xi4xi4xQ")
@@ -136,6 +136,8 @@ def of_order(server: Server, item: OrderItem) -> list[Any]:
         case Told(_, source, message):
             return ["malformed"] if message is None else told(server, source, message)
         case Happened():
+            if item.what == LOST:  # the machines end the connection
+                server.under_way().clear()
             return ["happened", item.what, item.why]
 
 
@@ -182,6 +184,10 @@ def answer(server: Server, item: Asked, stopped: list[int]) -> None:
         server.answer(item.connection, item.message)
     elif number == 8:
         assert not list(server.under_way()) and not len(server.under_way()) and not server.room().of(item.connection)
+        server.answer(item.connection, item.message)
+    elif number == 10:  # more than zenjund takes
+        server.under_way().append(bytes(MESSAGE_MAX + 1))
+        server.send(bytes(MESSAGE_MAX + 1))
         server.answer(item.connection, item.message)
     elif number == 9:
         server.ask("g")
@@ -422,6 +428,9 @@ def order(rig: Rig) -> None:
     rig.wait_for("malformed")
     fake.call(lambda: fake.daemon.event(event="blocked", quorum=False))
     rig.wait_for("happened", BLOCKED)
+    with connected("cpg") as c:
+        assert ask(c, message(10))
+        rig.wait_for("happened", LOST, "a message above message_max, or one that cannot be sent")
     fake.call(fake.daemon.hang_up)
     rig.wait_for("happened", LOST)
 

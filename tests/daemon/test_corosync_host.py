@@ -107,6 +107,10 @@ def test_a_folder_beside_it_names_users(tmp_path: Path) -> None:
         ("zenjun_station: 1", "zenjun_station: 2", "29: station 2 is there twice"),
         ("    ring0_addr: 10.0.0.2\n", "", "24: node 10 has no ring0_addr"),
         ("nodeid: 7", "nodeid: seven", "30: nodeid: expected a number, not 'seven'"),
+        ("nodeid: 7", "nodeid: ²", "30: nodeid: expected a number, not '²'"),
+        ("nodeid: 7", f"nodeid: {2**32}", f"30: nodeid: expected at most {2**32 - 1}"),
+        ("quorum_votes: 2", "quorum_votes: 67108864", "33: quorum_votes: expected at most 67108863"),
+        ("zenjun_station: 1", f"zenjun_station: {'9' * 5000}", "31: zenjun_station: expected at most 64"),
         ("corosync_votequorum", "other", "14: quorum.provider: expected corosync_votequorum"),
         ("provider", "allow_downscale: 1\n  provider", "14: quorum.allow_downscale is not supported here"),
         ("quorum {", "quorum {\n  device {\n    model: net\n  }", "15: quorum.device is not supported here"),
@@ -252,7 +256,7 @@ def test_a_zenjund_that_does_not_answer_is_lost() -> None:
     order = Order("/zenjund.sock", server, ring, 0.4, clock.after)
     order.open()
     assert not clock.waits, "before there is a connection nobody answers"
-    order.on_item(Welcomed(1, (1, 1), 1500))
+    order.on_item(Welcomed(1, (1, 1), 1500, MESSAGE_BYTES))
     waited = 0.0
     for _ in range(20):
         for _ in range(LOOKS - 1):
@@ -266,7 +270,7 @@ def test_a_zenjund_that_does_not_answer_is_lost() -> None:
     assert 0.4 <= waited + 0.001 <= 0.5, waited
     assert "zenjund does not answer" in ring.on_lost.call_args.args[0]
     order.open()
-    order.on_item(Welcomed(2, (1, 2), 1500))
+    order.on_item(Welcomed(2, (1, 2), 1500, MESSAGE_BYTES))
     order.close()
     assert clock.ends and not clock.waits
 

@@ -99,7 +99,7 @@ static void confchg(uint64_t handle, const struct cpg_name *group, const void *m
 }
 
 /* What a program sees that has something to say when others have left. Until it is killed. */
-static int at_changes(uint64_t handle, int fd, struct iovec *part) {
+static void at_changes(uint64_t handle, int fd, struct iovec *part) {
     for (;;) {
         listen_for(handle, fd, 0.5);
         if (!gone)
@@ -137,7 +137,7 @@ int main(int argc, char **argv) {
     while (seconds <= 0 && argc == 3)
         cpg_dispatch(handle, DISPATCH_BLOCKING);
     if (argc > 3 && !strcmp(argv[3], "change"))
-        return at_changes(handle, fd, &part);
+        at_changes(handle, fd, &part);
     if (argc > 3)
         return steadily(handle, fd, &part, seconds, atof(argv[3]));
     double began = now(), end = began + seconds;

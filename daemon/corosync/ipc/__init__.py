@@ -84,6 +84,7 @@ class Welcomed(NamedTuple):
     source: Source
     """This station, and the number of this connection there."""
     mtu: int
+    message_max: int
 
 
 class Viewed(NamedTuple):
@@ -329,7 +330,7 @@ def _text(of: Any) -> str:
 def _of_order(item: Any, data: bytes) -> OrderItem:
     serial, source = int(item.connection), (int(item.station), int(item.client))
     if item.kind == _lib.IPC_WELCOME:
-        return Welcomed(serial, source, int(item.value))
+        return Welcomed(serial, source, int(item.value), int(item.clock))
     if item.kind == _lib.IPC_VIEW:
         return Viewed(serial, (int(item.clock), source[0], int(item.value)), frozenset(_SOURCE.iter_unpack(data)))
     if item.kind in (_lib.IPC_TOLD, _lib.IPC_MALFORMED):

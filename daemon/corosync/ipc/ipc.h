@@ -20,7 +20,7 @@ enum ipc_kind {
     IPC_REFUSED = 4, /* a program was not let in: `reason` */
     IPC_SAID = 5,    /* a message for its process group: `size` bytes at `at`, as the group of the stand-ins has it */
     /* Of the connection to zenjund; `connection` is its serial number. At most one of these at a time, the last of the items. */
-    IPC_WELCOME = 6,   /* `station`, `client` and `value`, the MTU */
+    IPC_WELCOME = 6,   /* `station`, `client`; `value`, the MTU; `clock`, bytes of the largest message */
     IPC_VIEW = 7,      /* of the group, at the place `clock`, `station`, `value`: struct ipc_source of each member */
     IPC_TOLD = 8,      /* a message of `station`, `client` that has no lane */
     IPC_MALFORMED = 9, /* the rest of a message of `station`, `client` cannot be read */

@@ -126,7 +126,8 @@ static bool take(struct ipc *s) {
 
 /* ---- what goes */
 
-/* False: libzenjun takes no more. */
+/* False: libzenjun takes no more now. What it will never take ends the connection, for nothing behind it would ever go out; that the
+ * connection has ended already is read. */
 static bool send_own(struct ipc *s) {
     const uint8_t *bytes;
     uint32_t size, count;
@@ -134,8 +135,11 @@ static bool send_own(struct ipc *s) {
     while (s->order.handle && (count = ipc_own_next(s, &bytes, &size))) {
         struct iovec parts[2] = {{(void *)(uintptr_t)&mark, 1}, {(void *)(uintptr_t)bytes, size}};
         struct iovec one = {(void *)(uintptr_t)(bytes + LENGTH), size - LENGTH};
-        if (zenjun_send(s->order.z, s->order.handle, count > 1 ? parts : &one, count > 1 ? 2 : 1, ZENJUN_SENT, NULL))
-            return false; /* room comes; that the connection has ended is read */
+        int error = zenjun_send(s->order.z, s->order.handle, count > 1 ? parts : &one, count > 1 ? 2 : 1, ZENJUN_SENT, NULL);
+        if (error == ZENJUN_E_TOO_LARGE || error == ZENJUN_E_BAD_HANDLE || error == ZENJUN_E_INVALID)
+            item_text(s, IPC_LOST, zenjun_strerror(error));
+        if (error)
+            return false;
         ipc_own_sent(s, size);
     }
     return true;
@@ -166,7 +170,7 @@ void ipc_order_turn(struct ipc *s) {
     if (w && !o->welcomed) {
         struct ipc_item *item = item_text(s, IPC_WELCOME, "");
         if (item) {
-            item->station = w->station, item->client = w->client, item->value = w->mtu;
+            item->station = w->station, item->client = w->client, item->value = w->mtu, item->clock = w->message_max;
             o->welcomed = true;
         } else {
             ipc_wake(s);

@@ -9,10 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from ...wire import STATIONS_MAX
 from .messages import Votes, Word
 from .results import Answer, Changed, Code, Meeting
 
 TWO: Final = 2
+EXPECTED_MAX: Final = 0xFFFFFFFF
+VOTES_MAX: Final = EXPECTED_MAX // STATIONS_MAX
+"""Of a node: messages and libraries have 32 bits for the votes of all."""
 NEEDS_TWO: Final = {
     "last_man_standing": "quorum would go down while nodes leave, but a ring of several nodes has a majority of stations",
     "allow_downscale": "quorum would go down while nodes leave, but a ring of several nodes has a majority of stations",
@@ -116,14 +120,13 @@ class Votequorum:
         self.expected = max(quorate or [word.expected for word in parts])
         if quorate:
             self.waiting = False
-        self.votes = {node: word.votes for node, word in meeting.before.items()} | self.votes
-        self.votes |= {node: word.votes for node, word in meeting.alone.items()}
+        self.votes = _votes(meeting.before) | self.votes | _votes(meeting.alone)
 
     def _take_over(self, meeting: Meeting) -> None:
         """What the ring that lets this node in has come to: as of the round's place, and what was set since."""
         own = self.votes[self.node]
         self.members = tuple(sorted(meeting.before))
-        self.votes |= {node: word.votes for node, word in meeting.before.items()}
+        self.votes |= _votes(meeting.before)
         first = next(iter(meeting.before.values()))
         self.expected, self.quorate = first.expected, first.quorate
         self.waiting = self.config.waits_for_all and not first.quorate
@@ -132,10 +135,10 @@ class Votequorum:
         self.votes[self.node] = own
 
     def on_votes(self, votes: Votes) -> None:
-        """Votes were set, at their place."""
+        """Votes were set, at their place. More than there is room for, which a stand-in of before lets pass, are none."""
         if votes.node == 0:
             self.expected = votes.number
-        elif votes.node in self.votes:
+        elif votes.node in self.votes and votes.number <= VOTES_MAX:
             self.votes[votes.node] = votes.number
         self._decide()
 
@@ -173,6 +176,11 @@ class Votequorum:
 
     def _may_set(self, handle: int, votes: Votes, needed: int, total: int) -> tuple[Answer, Votes | None]:
         none = votes.node == 0 and votes.number == 0
-        if none or not total // 2 <= needed <= total or votes.number > 0xFFFFFFFF:
+        most = EXPECTED_MAX if votes.node == 0 else VOTES_MAX
+        if none or not total // 2 <= needed <= total or votes.number > most:
             return Answer(handle, Code.INVALID_PARAM), None
         return Answer(handle, Code.OK), votes
+
+
+def _votes(words: dict[int, Word]) -> dict[int, int]:
+    return {node: min(word.votes, VOTES_MAX) for node, word in words.items()}
