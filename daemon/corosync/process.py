@@ -50,6 +50,8 @@ PROGRAM_EVENTS: Final = (
     results.VotesExpected,
 )
 NO_ANSWER: Final = "mcast"
+RESERVE_S: Final = 5.0
+"""After a ring has begun, when its programs have dealt with it: rule Y3's numbers are made durable for the next ones."""
 NS_PER_MS: Final = 1_000_000
 PATIENCE_MS: Final = 1000
 """With a longer ``fail_timeout_ms``, which gives a node time to stop (``zenjun corosync config --stop-time``): it needs it here,
@@ -187,6 +189,8 @@ class Process:
         members = ring.members
         keys.show_ring(self.conf, self.maps[0], self._shown, members)
         self._shown, self._shown_id = members, ring.id
+        if ring.wants_reserve:
+            self.after(RESERVE_S, lambda: self._input(ring.reserve))
         nodes = " ".join(map(str, members))
         why = f" ({self._why_alone})" if len(members) == 1 else ""
         quorum = "quorum" if v.quorate else "no quorum"

@@ -36,6 +36,7 @@ from zenjun.proto.service.corosync.results import (
     Connect,
     Deliver,
     Disconnect,
+    Kept,
     Nodelist,
     Quorum,
     Reread,
@@ -46,7 +47,7 @@ from zenjun.proto.service.corosync.results import (
     VotesNodelist,
     VotesQuorum,
 )
-from zenjun.proto.service.corosync.ring import LIVES, RETRY_NS, Nodes, Phase
+from zenjun.proto.service.corosync.ring import LIVES, LIVES_AHEAD, RETRY_NS, Nodes, Phase
 from zenjun.proto.service.corosync.standin import StandIn
 from zenjun.proto.service.corosync.tracking import Track
 from zenjun.proto.service.corosync.votequorum import VOTES_MAX, Config
@@ -211,8 +212,34 @@ def test_a_ring_is_told_in_one_order() -> None:
         VotesNodelist(6, ring, (1, 2)),
         VotesQuorum(6, True, ((1, True), (2, True), (3, False))),
     ]
-    assert isinstance(c.told[1][0], Store), "the number is durable before anybody hears of it"
+    assert isinstance(c.told[1][0], Kept), "the number has long been durable: nobody waits for a disk"
     assert c.heard(3, Confchg) == [Confchg(3, GROUP, (Address(3, 33),), (Address(1, 11, Reason.NODEDOWN),), ())]
+
+
+@rule("Y3")
+def test_numbers_are_durable_before_they_are_needed() -> None:
+    """Only who has none left waits for the disk when it loses quorum."""
+    c = cluster(2)
+    ring = c.nodes[1].ring
+
+    def lost() -> list[Effect]:
+        c.clear()
+        c.lose(1)
+        found = [effect for effect in c.told[1] if isinstance(effect, Store | Kept)]
+        c.join(1)
+        return found
+
+    while not ring.wants_reserve:
+        assert [type(effect) for effect in lost()] == [Kept]
+    (kept,) = ring.reserve()
+    assert isinstance(kept, Store) and ring.reserve() == [] and not ring.wants_reserve
+    c.do(1, [kept])
+    before = c.kept[1]
+    found = [lost() for _ in range(LIVES_AHEAD + 1)]
+    assert [type(effects[0]) for effects in found] == [Kept] * LIVES_AHEAD + [Store], "none were made durable in time"
+    assert c.kept[1] > before
+    c.start(1)
+    assert c.nodes[1].ring.count > ring.count and c.nodes[1].ring.life > ring.life
 
 
 @rule("Y8")
@@ -239,7 +266,7 @@ def test_going_alone_closes_the_connection_first_and_delivers_own_messages() -> 
     c.order.clear()
     c.do(1, c.nodes[1].ring.on_blocked(0, quorum=False))
     kinds = [type(effect) for effect in c.told[1][2:]]
-    assert kinds == [Disconnect, Deliver, Store, Confchg, Totem]
+    assert kinds == [Disconnect, Deliver, Kept, Confchg, Totem]
     assert c.nodes[1].ring.members == (1,) and not c.nodes[1].votequorum.quorate
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from zenjun.proto.service.base import Effect, Place, Source
+from zenjun.proto.service.base import Effect, Place, Source, Store
 from zenjun.proto.service.corosync.cpg import MESSAGE_BYTES, Cpg, Handle, State
 from zenjun.proto.service.corosync.messages import List, Mcast, Message, Process, ProcJoin, ProcLeave, Reason
 from zenjun.proto.service.corosync.results import Address, Answer, Changed, Code, Disconnect, Meeting, Members
-from zenjun.proto.service.corosync.ring import Phase, Ring, Round, Table
+from zenjun.proto.service.corosync.ring import COUNTS_AHEAD, PAST_KEY, Phase, Ring, Round, Table
 from zenjun.proto.service.corosync.standin import StandIn
 from zenjun.proto.service.corosync.tracking import Trackers
 from zenjun.proto.service.corosync.votequorum import Votequorum
@@ -27,11 +27,16 @@ class LetsAnybodyIn(Ring):
 class Forgets(Ring):
     """Y3: a ring's number is not durable."""
 
-    def _keep(self) -> Effect:
-        count, life, self.count, self.life = self.count, self.life, 0, 0
-        kept = super()._keep()
-        self.count, self.life = count, life
-        return kept
+    def _reserve(self, count: int, life: int) -> Effect:
+        super()._reserve(count, life)
+        return Store(PAST_KEY, bytes(16))
+
+
+class BeyondReserve(Ring):
+    """Y3: numbers are used beyond those that are reserved."""
+
+    def _has_reserve(self, counts: int, lives: int) -> bool:
+        return self._reserved[0] >= COUNTS_AHEAD
 
 
 class NoLives(Ring):
@@ -305,6 +310,7 @@ PARTS: dict[str, dict[str, Any]] = {
     **{c.__name__: {"ring": c} for c in (LetsAnybodyIn, Forgets, NoLives, OneLife, ViewsOnly, StaysConnected, DropsOwn)},
     **{c.__name__: {"ring": c} for c in (KeepsLists, BehindTheList, DoesNotWait, CountsAnew, NodeUpAsJoin, OwnNodeDown)},
     **{c.__name__: {"cpg": c} for c in (OnlyChanged, SamePid, DropsOverload, DeafLeaver, PassesParts)},
+    "BeyondReserve": {"ring": BeyondReserve},
     "LeavesAtOnce": {"ring": LeavesAtOnce},
     "GroupsFirst": {"standin": GroupsFirst},
     "QuorumFirst": {"trackers": QuorumFirst},

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from zenjun.proto.service.base import Effect, Emit, Source, Store
 from zenjun.proto.service.corosync import ring as ring_module
-from zenjun.proto.service.corosync.results import Apart, Changed, Connect, Disconnect, Reread, Stop
+from zenjun.proto.service.corosync.results import Apart, Changed, Connect, Disconnect, Kept, Reread, Stop
 from zenjun.proto.service.corosync.ring import Nodes, Phase
 from zenjun.proto.service.corosync.standin import StandIn
 
@@ -183,8 +183,9 @@ class World:
             if isinstance(effect, Emit):
                 if node.source in self.pending:
                     self.pending[node.source].append(effect.data)
-            elif isinstance(effect, Store):
-                node.past = effect.data or b""
+            elif isinstance(effect, Store | Kept):
+                if isinstance(effect, Store):
+                    node.past = effect.data or b""
                 if node.made:
                     self.checks.on_ring(node, *node.made.popleft())
             elif isinstance(effect, Connect):
@@ -277,8 +278,9 @@ class World:
             standin = node.standin
             if standin is None or self.now < node.paused_until:
                 continue
+            self.carry_out(node, standin.ring.reserve())
             deadline = standin.ring.next_deadline_ns()
-            if deadline is not None and self.now >= deadline:
+            if node.standin is standin and deadline is not None and self.now >= deadline:
                 was_in = self.in_ring(node)
                 effects = standin.ring.on_timer(self.now)
                 self.note_alone(node, was_in)

@@ -117,7 +117,7 @@ class Checks:
         when they have seen it leave."""
         made, lost, groups = iter(node.made), False, False
         for effect in effects:
-            if isinstance(effect, Store) and (ring := next(made, None)) is not None:
+            if isinstance(effect, Store | results.Kept) and (ring := next(made, None)) is not None:
                 lost, groups = ring[1] and not ring[2].quorate, False
             elif lost and isinstance(effect, results.Confchg | results.Totem):
                 groups = True

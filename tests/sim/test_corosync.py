@@ -45,6 +45,7 @@ STAGES: dict[str, dict[str, Any]] = {"OneLife": CUTS, "PassesParts": CALM, "Forg
 CAUGHT_BY: dict[str, set[str]] = {
     "LetsAnybodyIn": {"nodelist"},
     "Forgets": {"rise"},
+    "BeyondReserve": {"rise", "same", "agree"},
     "NoLives": {"same", "agree"},
     "OneLife": {"same", "agree"},
     "ViewsOnly": {"alone"},

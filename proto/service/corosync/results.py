@@ -111,6 +111,11 @@ class Hearer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Kept(Effect):
+    """In the place of a ``Store``: the numbers of the ring that begins are durable already."""
+
+
+@dataclass(frozen=True, slots=True)
 class Connect(Effect):
     """Connect to zenjund and join the group, level *preack*; ``on_connected`` says that the connection stands, ``on_lost`` that
     there is none."""

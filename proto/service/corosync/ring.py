@@ -39,6 +39,7 @@ from .results import (
     Connect,
     Disconnect,
     Hearer,
+    Kept,
     Meeting,
     Members,
     Reread,
@@ -47,7 +48,10 @@ from .results import (
 )
 
 PAST_KEY: Final = b"ring"
-"""Of what ``Store`` keeps: count and life."""
+"""Of what ``Store`` keeps: count and life, as far as they may have been used."""
+COUNTS_AHEAD: Final = 64
+LIVES_AHEAD: Final = 8
+"""Numbers that are made durable before they are needed: who loses quorum does not wait for a disk."""
 LIVES: Final = 1 << 16
 _PAST: Final = struct.Struct("!QQ")
 RETRY_NS: Final = 100_000_000
@@ -145,6 +149,8 @@ class Ring:
         self.count, self.life = _unpack(past)
         """Of rings here so far, at least; and how often this node has been alone. A life ends where others may make rings with
         this node that it does not hear of: no two rings have the same count and the same life of the same node."""
+        self._reserved = (self.count, self.life)
+        """Durable: after a start nothing up to here is used again."""
         self.id = RingId(self.node, self._seq({self.node: self.life}))
         """Of a ring that is used only from ``start`` on."""
         self.table: Table = {self.node: set()}
@@ -227,6 +233,15 @@ class Ring:
             self._retry_at_ns = now_ns + RETRY_NS
             return [Connect()]
         return []
+
+    @property
+    def wants_reserve(self) -> bool:
+        """Half of what was reserved has been used: ``reserve`` at a time when nobody waits."""
+        return not self._has_reserve(COUNTS_AHEAD // 2, LIVES_AHEAD // 2)
+
+    def reserve(self, _now_ns: int = 0) -> list[Effect]:
+        """Numbers for the next rings. A host that never does this waits for its disk when there are none left."""
+        return [self._reserve(self.count + COUNTS_AHEAD, self.life + LIVES_AHEAD)] if self.wants_reserve else []
 
     def submit(self, message: Message) -> list[Effect]:
         """A local program, or this stand-in, says something to all nodes of the ring."""
@@ -433,7 +448,17 @@ class Ring:
         return self.count * LIVES + lives[min(lives)] % LIVES
 
     def _keep(self) -> Effect:
-        return Store(PAST_KEY, _PAST.pack(self.count, self.life))
+        """Before anybody hears of the present numbers: they are reserved, or they and more become so now."""
+        if self._has_reserve(0, 0):
+            return Kept()
+        return self._reserve(self.count + COUNTS_AHEAD, self.life + LIVES_AHEAD)
+
+    def _has_reserve(self, counts: int, lives: int) -> bool:
+        return self.count + counts <= self._reserved[0] and self.life + lives <= self._reserved[1]
+
+    def _reserve(self, count: int, life: int) -> Effect:
+        self._reserved = (count, life)
+        return Store(PAST_KEY, _PAST.pack(count, life))
 
     def _make_alone(self, left: Collection[int]) -> list[Effect]:
         """The ring of one, in a new life."""
@@ -442,7 +467,7 @@ class Ring:
         return self._make(self.count + 1, left=left, joined={})
 
     def _make(self, count: int, *, left: Collection[int], joined: Table, meeting: Meeting | None = None) -> list[Effect]:
-        """A ring begins. Its number is durable before anybody hears of it; each group changes at most twice. The hearer says in
+        """A ring begins. Its number is reserved before anybody hears of it; each group changes at most twice. The hearer says in
         which order programs are told."""
         gone = _by_group({node: self.table.pop(node) for node in left}, Reason.NODEDOWN)
         members = self.table.keys() | joined
