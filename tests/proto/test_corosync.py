@@ -225,7 +225,7 @@ def test_numbers_are_durable_before_they_are_needed() -> None:
     def lost() -> list[Effect]:
         c.clear()
         c.lose(1)
-        found = [effect for effect in c.told[1] if isinstance(effect, Store | Kept)]
+        found: list[Effect] = [effect for effect in c.told[1] if isinstance(effect, Store | Kept)]
         c.join(1)
         return found
 
