@@ -222,7 +222,7 @@ def test_numbers_are_durable_before_they_are_needed() -> None:
     c = cluster(2)
     ring = c.nodes[1].ring
 
-    def lost() -> list[Effect]:
+    def lost() -> list[Store | Kept]:
         c.clear()
         c.lose(1)
         c.join(1)
