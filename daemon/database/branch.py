@@ -33,6 +33,8 @@ Columns: TypeAlias = tuple[tuple[Any, ...], ...]
 """Name and declared type of each."""
 BUSY_TIMEOUT_MS: Final = 2000
 """How long to wait for a snapshot while another process recovers the WAL."""
+POSITION: Final = "SELECT epoch, version FROM zenjun_meta"
+"""Asked with each snapshot."""
 PROGRESS_STEPS: Final = 100_000
 """Of SQLite's machine, about a millisecond, between two turns of the interpreter."""
 
@@ -103,7 +105,7 @@ class Branch:
                 self.reader.execute("PRAGMA schema_version").fetchall()
                 self.writer = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI, vfs=vfs.NAME)
                 opened.callback(self.writer.close, True)
-                vfs.bind(self.writer, self.reader)
+                vfs.bind(self.writer, self.reader, POSITION)
             except apsw.Error as error:
                 raise OperationalError(f"{self.path}: {error}{_descriptors()}") from error
             for connection in (self.reader, self.writer):
@@ -123,6 +125,20 @@ class Branch:
     def begun(self) -> vfs.Begun | None:
         """The snapshot, None: no transaction."""
         return self._begun
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epoch and version of the snapshot. Errors are apsw's: the file has none."""
+        if self._begun is not None and self._begun.facts is not None:
+            return self._begun.facts
+        found: list[tuple[int, int]] = self.reader.execute(POSITION).fetchall()
+        return found[0]
+
+    def schema_version(self) -> int:
+        """SQLite's number of the schema that the transaction sees."""
+        if self._begun is not None and not self.changes_schema:
+            return self._begun.schema
+        return int(str(self.writer.pragma("schema_version")))
 
     @property
     def is_writing(self) -> bool:
@@ -339,12 +355,16 @@ class Branch:
         for cursor in list(self._cursors):
             cursor.close(True)
         self._cursors.clear()
-        if self.writer.in_transaction:
-            self._run("ROLLBACK")
-        vfs.drop(self.writer)
+        self._guard.is_own = True
+        try:
+            vfs.end(self.writer)
+        finally:
+            self._guard.is_own = False
         self._begun = None
-        if self.reader.in_transaction:
-            self.reader.execute("ROLLBACK")
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # what has not been opened cannot be closed
+            self.close()
 
     def close(self) -> None:
         """Close both connections, whatever state they are in. Again: nothing happens."""
@@ -402,7 +422,7 @@ class Branch:
     def _refuse_null_keys(self) -> None:
         """SQLite admits NULL in a declared key, and a session leaves such rows out: the program would be promised a row that is
         nowhere."""
-        version = self.writer.pragma("schema_version")
+        version = self.schema_version()
         if self._nullable[0] != version:
             tables: dict[str, list[str]] = {}
             for table, column in self.writer.execute(_NULLABLE_KEYS):

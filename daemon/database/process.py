@@ -462,8 +462,7 @@ class Process:
 
         with Branch(self.catalogue.files.link.resolve()) as branch:
             branch.begin()
-            found: list[Any] = branch.reader.execute("SELECT epoch, version FROM zenjun_meta").fetchall()
-            epoch, version = found[0]
+            epoch, version = branch.position
             try:
                 branch.execute(sql, bindings)
             except apsw.ConstraintError:

@@ -110,9 +110,7 @@ class SqliteRows:
         """What is written within is one transaction of SQLite, unless ``flush`` ends it before. Each entry is still written
         wholly or not at all. Raises RowsFailed: what was written since the last ``flush`` may be lost, whatever ``position``
         says; the copy is to be opened again."""
-        with self._guarded():
-            self.applier.look()
-        self._is_batch = self.applier.knows_schema = True
+        self._is_batch = True
         try:
             yield
             self.flush()
@@ -158,6 +156,9 @@ class SqliteRows:
 
     def _write(self, entry: Entry, unchecked: bool) -> Verdict:
         """Within the transaction that is open."""
+        if self._is_batch and not self.applier.knows_schema:  # a batch may have no entries, as most have that say what is synced
+            self.applier.look()
+            self.applier.knows_schema = True
         if is_whole := not is_one_changeset(entry.body):  # a changeset is applied wholly or not at all by itself
             self.connection.execute("SAVEPOINT zenjun_entry")
         verdict = self.apply(entry.body, entry.position.version)

@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import apsw
@@ -17,7 +18,7 @@ from ...proto.service.base import Effect, Emit, Place, Source
 from ...proto.service.database.fate import fate
 from ...proto.service.database.given import encode_given
 from ...proto.service.database.machine import Answer, Failed, Give, Granted, Machine, Reached
-from ...proto.service.database.messages import BODY_MAX, PART_HEAD_BYTES, Position, Txid, Want, decode, is_common
+from ...proto.service.database.messages import PART_HEAD_BYTES, Position, Txid, Want, decode, is_common
 from ...proto.service.database.parts import PART_BYTES
 from ...proto.service.database.roll import NOTHING, Sites
 from ...proto.service.database.rows import RowsDamaged, RowsFailed
@@ -25,11 +26,12 @@ from ...proto.service.database.scrub import Compared, Sum
 from ..client import ClientError, Message, View
 from ..client.aio import Connection, Group
 from ..observe import Journal
-from .copy import CatalogueRows, FileRows, Frozen, open_copy, rewritten
+from .copy import SPARE_BYTES, CatalogueRows, FileRows, Frozen, open_copy, rewritten
 from .doubt import Doubt, Doubts, sync_file
 from .facts import facts_of
 from .files import CATALOGUE, Files
 from .jobs import Changes, Jobs, together
+from .keeping import STEP, CatchingUp, FileKept
 from .moving import Kind, Piece, Receiving, Sending
 from .outbox import Outbox
 from .scrubbing import Scrubs, Summing, pin
@@ -48,8 +50,6 @@ LEAVE_S: Final = 2.0
 """For what is still to be sent."""
 STALLED_S: Final = 30.0
 """Without a piece of the state that was asked for: it is asked for again."""
-KEPT_BYTES_MAX: Final = 4 * BODY_MAX
-"""What comes meanwhile, a few of the longest transactions; with more a later state is asked for."""
 CHECK_S: Final = 10.0
 """After the last commit, until the sites compare their positions."""
 CHECK_VERSIONS: Final = 256
@@ -109,6 +109,7 @@ class Site:
         self._pieces: deque[Piece] = deque()
         self._pumping = asyncio.Lock()
         self._piece_at = 0.0
+        self._catching_up = CatchingUp(self)
         self._compared: tuple[int, float] = (0, 0.0)
         self._fresh_at: float | None = None
         """When the site was last active, with quorum."""
@@ -349,18 +350,22 @@ class Site:
         if self.machine is None:
             release = apsw.SQLITE_VERSION_NUMBER
             self.machine = self.machine_class(me, self.sites, rows, release=release)
+            self.machine.keeping, self.machine.catch_up_max = partial(FileKept, self.files.folder, SPARE_BYTES), STEP
         self.machine.me = me
         self.machine.distrusts = bool(self.files.distrusted)
         self.machine.long.part_bytes = min(PART_BYTES, self.message_max - PART_HEAD_BYTES)
 
     def _take(self, items: Sequence[Message | View]) -> list[Effect]:
-        """The machine takes these, and what they commit is one transaction of SQLite; programs hear of it afterwards."""
+        return self.batched(lambda machine, rows, effects: self._feed(machine, rows, items, effects))
+
+    def batched(self, run: Callable[[Machine, FileRows, list[Effect]], None]) -> list[Effect]:
+        """What the machine commits in this is one transaction of SQLite; programs hear of it afterwards."""
         machine, rows = self.machine, self._rows
         assert machine is not None and rows is not None
         effects: list[Effect] = []
         try:
             with rows.batch():
-                self._feed(machine, rows, items, effects)
+                run(machine, rows, effects)
         except RowsFailed as failure:
             return undone(effects) + machine.fail(str(failure), is_damaged=isinstance(failure, RowsDamaged))
         if machine.has_failed:  # in the middle of the batch, of which nothing is in the file then
@@ -441,7 +446,7 @@ class Site:
             self.journal.info("came", f"database {self.name}: another copy: {text}")
         else:
             self.counters["transfers_log"] += 1
-        return machine.restore(given) + self._after(machine, new)
+        return self.batched(lambda machine, rows, effects: effects.extend(machine.restore(given)))
 
     def _replace(self, rows: FileRows) -> None:
         """Another copy has come; one that was found to be damaged is kept beside it."""
@@ -522,6 +527,7 @@ class Site:
                 if effect.is_damaged:
                     self._distrust(failed)
         self._look()
+        self.waiting.go_on()
         if failed:
             self._failure = failed
             self._failing.set()
@@ -542,6 +548,7 @@ class Site:
             "active" if machine.is_active
             else f"refused: {machine.unlike}" if machine.unlike
             else "becoming active" if machine.shared is not None
+            else "catching up" if machine.is_catching_up
             else "getting the state" if machine.wanted_from is not None
             else f"waiting for enough sites; here are {', '.join(str(s) for s, _ in sorted(machine.members)) or 'none'}"
         )  # fmt: skip
@@ -551,6 +558,7 @@ class Site:
             say("step", f"database {self.name}: {step}", version=self.position.version)
             if machine.wanted_from is not None:
                 self._piece_at = time.monotonic()
+        self._catching_up.look()
         if machine.shared is not None and self.position[:2] != self._said:
             self._to_sync.set()
         (position, followed), self._unsaid = self._unsaid, (self.position, self.follows)
@@ -598,11 +606,10 @@ class Site:
             due = machine.next_deadline_ns()
             if due is not None and due <= now:
                 await self.act(machine.on_timer, now)
-            if machine.wanted_from is not None:
-                late = time.monotonic() - self._piece_at > STALLED_S
-                if late or machine.kept_bytes > KEPT_BYTES_MAX:
-                    self._piece_at = time.monotonic()
-                    await self.act(machine.ask_again)
+            late = machine.wanted_from is not None and time.monotonic() - self._piece_at > STALLED_S
+            if late or machine.has_lost:
+                self._piece_at = time.monotonic()
+                await self.act(machine.ask_again)
             if (rows := self._rows) is not None and self.position != self._tended and rows.has_grown():
                 self._tended = self.position  # a WAL that has been long stays so; there is nothing to do without commits
                 await self.act(self._tend)

@@ -307,6 +307,40 @@ def test_errors_say_what_is_wrong(tmp_path: Path, path: Path, branch: Branch) ->
         vfs.drop(branch.reader)
 
 
+def test_a_snapshot_comes_with_its_position_and_schema(applier: Applier, branch: Branch) -> None:
+    begun = branch.begin()
+    assert begun.facts is None and begun.schema == branch.schema_version() == branch.writer.pragma("schema_version")
+    with pytest.raises(apsw.SQLError, match="zenjun_meta"):
+        assert branch.position
+    branch.end()
+    applier.connection.execute("CREATE TABLE zenjun_meta(epoch, version); INSERT INTO zenjun_meta VALUES(5, 1 << 40)")
+    for version in (1 << 40, (1 << 40) + 1):
+        begun = branch.begin()
+        assert begun.facts == branch.position == (5, version)
+        assert begun.schema == branch.schema_version() == branch.reader.pragma("schema_version")
+        branch.change_schema("CREATE TABLE x(id INTEGER PRIMARY KEY)")
+        assert branch.schema_version() == branch.writer.pragma("schema_version") != begun.schema
+        branch.end()
+        applier.connection.execute("UPDATE zenjun_meta SET version = version + 1")
+
+
+def test_a_program_that_closes_nothing_ends_without_a_word(path: Path, applier: Applier) -> None:
+    """The writer has statements of the reader, which can only be closed after it."""
+    code = f"""
+from zenjun.daemon.database.branch import Branch
+class Holder:
+    pass
+one, two = Branch({str(path)!r}), Holder()
+two.branch, two.me = Branch({str(path)!r}), two
+for branch in (one, two.branch):
+    branch.begin()
+    branch.execute("UPDATE t SET b = 'new'")
+two.branch.end()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_connections_to_two_files_are_no_branch(tmp_path: Path, path: Path, branch: Branch) -> None:
     create(tmp_path / "other.db").close()
     writer = apsw.Connection(str(tmp_path / "other.db"), vfs=vfs.NAME)

@@ -3,9 +3,10 @@
 A customer has two rows. A withdrawal reads both and changes one, so that the rows have to be certified against what was read; the
 customer may not be overdrawn. Each change is also an entry of a journal, with which the balances must agree in every snapshot.
 A register is counted up; a linearizable read is never older than what was acknowledged before it began. Lists are appended to and
-read, and judged for cycles (``cycles``); ids are automatic, and unique; tables are made among all that.
+read, and judged for cycles (``cycles``); ids are automatic, and unique; of several programs that want a UNIQUE value one has it;
+tables are made among all that. Now and then all stations are killed at once.
 
-For as long as one likes: python -m tests.e2e.test_database_histories --seconds 1500
+For as long as one likes: python -m tests.e2e.test_database_histories --seconds 1500 --keep FOLDER
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import json
 import random
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from zenjun.daemon.database.errors import (
@@ -62,6 +67,10 @@ class History:
         """Those that are appended to."""
         self.ids: dict[int, int] = {}
         """Automatic ids that were acknowledged, with their values."""
+        self.wanted = itertools.count()
+        """Three programs want each value."""
+        self.claimed: dict[int, int] = {}
+        """Values of which one may be there that were acknowledged, with their rows."""
         self.tables: set[int] = set()
         """Numbers of the tables that were acknowledged."""
         self.r = random.Random(seed)
@@ -88,13 +97,14 @@ class History:
             c.execute("INSERT INTO register VALUES(1, 0)")
             c.execute("CREATE TABLE list(id INTEGER PRIMARY KEY, v TEXT NOT NULL)")
             c.execute("CREATE TABLE auto(id INTEGER PRIMARY KEY AUTOINCREMENT, v INTEGER NOT NULL)")
+            c.execute("CREATE TABLE claim(id INTEGER PRIMARY KEY, v INTEGER NOT NULL UNIQUE)")
             c.commit()
         self.up.until_equal()
 
     # ---- programs
 
     def start(self) -> None:
-        more = (self.append, self.append_newest, self.number) if self.has_all else ()
+        more = (self.append, self.append_newest, self.number, self.claim) if self.has_all else ()
         for station in (1, 2, 3):
             for k, program in enumerate((self.pay, self.count, self.look, self.look_newest, *more)):
                 self._begin(program, station, station * 10 + k)
@@ -231,6 +241,21 @@ class History:
             else:
                 self.ids[key] = value
 
+    def claim(self, c: Connection, r: random.Random) -> None:
+        """A value that others want, too."""
+        time.sleep(0.02)
+        value, key = next(self.wanted) // 3, next(self.values)
+        try:
+            c.execute("INSERT INTO claim VALUES(?, ?)", (key, value))
+            c.commit()
+        except (SerializationError, IntegrityError, NotCommitted, Undecided):
+            c.rollback()
+            return
+        with self._lock:
+            if value in self.claimed:
+                self.wrong.append(f"the value {value} was given twice")
+            self.claimed[value] = key
+
     def make(self, c: Connection, r: random.Random) -> None:
         """A table, and a row of it; at most a hundred, so that the schema stays small."""
         time.sleep(0.5)
@@ -254,6 +279,9 @@ class History:
             self.wrong.append(f"station {station}: a row with an automatic id is there twice")
         if lost := {key for key, value in self.ids.items() if there.get(key) != value}:
             self.wrong.append(f"station {station}: {len(lost)} rows with automatic ids are lost")
+        claims = dict(c.execute("SELECT v, id FROM claim").fetchall())
+        if lost := {value for value, key in self.claimed.items() if claims.get(value) != key}:
+            self.wrong.append(f"station {station}: {len(lost)} values that were given are lost, or another's")
         for number in self.tables:
             if c.execute(f"SELECT count(*) FROM made{number}").fetchall() != [(1,)]:
                 self.wrong.append(f"station {station}: table {number} is not as it was made")
@@ -288,6 +316,21 @@ class History:
                 self.wrong.append(f"station {station}: the register has {value}, and {self.register} was acknowledged")
 
 
+def keep(history: History, folder: Path) -> None:
+    """What programs saw and what is in the databases, for who wants to judge it again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = {
+        "wrong": history.wrong, "acknowledged": sorted(history.acknowledged), "rejected": sorted(history.rejected),
+        "counted": sorted(history.counted), "ids": history.ids, "claimed": history.claimed, "tables": sorted(history.tables),
+        "kills": history.killed, "reads": history.reads, "transactions": [asdict(txn) for txn in history.txns],
+    }  # fmt: skip
+    (folder / "history.json").write_text(json.dumps(facts))
+    for number, station in history.up.lab.stations.items():
+        shutil.copytree(station.state_directory / "db", folder / f"station-{number}", symlinks=True, dirs_exist_ok=True)
+        for log in station.directory.glob("*.log"):
+            shutil.copy(log, folder / f"station-{number}" / log.name)
+
+
 def judged(c: Connection) -> list[str]:
     """What is wrong with a snapshot."""
     balances = dict(c.execute("SELECT id, bal FROM part").fetchall())
@@ -316,16 +359,16 @@ def _load(history: History, seconds: float, faults: bool, least: int = 0, tell: 
                 tell()
             if faults:
                 station = r.choice((1, 2, 3))
-                history.killed += 1
-                if r.random() < 0.7:
-                    up.kill(station)
-                    time.sleep(r.uniform(0.0, 0.5))
-                    up.start(station)
-                else:
-                    up.kill_station(station)
-                    time.sleep(r.uniform(0.0, 0.5))
-                    up.start_station(station)
-                wait_for(lambda station=station: up.facts(station).get("active"), f"station {station} is back", BACK_S)  # type: ignore[misc]
+                hit = (1, 2, 3) if history.has_all and r.random() < 0.1 else (station,)
+                history.killed += len(hit)
+                is_process = len(hit) == 1 and r.random() < 0.7
+                for each in hit:
+                    (up.kill if is_process else up.kill_station)(each)
+                time.sleep(r.uniform(0.0, 0.5))
+                for each in hit:
+                    (up.start if is_process else up.start_station)(each)
+                for each in hit:
+                    wait_for(lambda each=each: up.facts(each).get("active"), f"station {each} is back", BACK_S)  # type: ignore[misc]
     finally:
         history.stop()
 
@@ -372,6 +415,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Histories of real database processes, under faults.")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=60)
+    parser.add_argument("--keep", type=Path, help="Folder for what programs saw and what the databases have at the end.")
     arguments = parser.parse_args()
     began = time.monotonic()
 
@@ -380,7 +424,7 @@ def main() -> None:
         print(
             f"{time.monotonic() - began:.0f} s, {word}: {history.killed} kills, {len(history.acknowledged)} payments, "
             f"{history.register} counts, {history.reads} linearizable reads, {committed} of {len(history.txns)} transactions on "
-            f"lists, {len(history.ids)} automatic ids, {len(history.tables)} tables",
+            f"lists, {len(history.ids)} automatic ids, {len(history.claimed)} unique values, {len(history.tables)} tables",
             flush=True,
         )
 
@@ -388,9 +432,13 @@ def main() -> None:
         up.ask(1, "create", db="shop")
         history = History(up, arguments.seed, has_all=True)
         history.create()
-        _load(history, arguments.seconds, faults=True, tell=tell)
-        tell("judging")
-        history.judge()
+        try:
+            _load(history, arguments.seconds, faults=True, tell=tell)
+            tell("judging")
+            history.judge()
+        finally:
+            if arguments.keep is not None:
+                keep(history, arguments.keep)
     tell("done")
     print("\n".join(history.wrong[:20]) or "nothing is wrong")
     sys.exit(bool(history.wrong))

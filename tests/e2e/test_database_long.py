@@ -1,10 +1,13 @@
-"""Transactions as long as they may be, on real daemons."""
+"""Limits at their edge, on real daemons: transactions as long as they may be, as many connections as there may be."""
 
 from __future__ import annotations
 
 import contextlib
+import resource
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from zenjun.db import DataError
@@ -18,15 +21,42 @@ __all__ = ["shop"]
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 ROW_BYTES = 1_000_000
+CONNECTIONS = 256
+
+
+@contextlib.contextmanager
+def descriptors(number: int) -> Iterator[None]:
+    """So many for this process, if it may have them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def commit_on_all(shop: Databases) -> None:
+    """As many connections of one station as there may be, each with a transaction that is open; then all commit at once."""
+    with descriptors(8 * CONNECTIONS), contextlib.ExitStack() as opened:
+        all_ = [opened.enter_context(contextlib.closing(shop.connect(1, timeout=120))) for _ in range(CONNECTIONS)]
+        for number, c in enumerate(all_):
+            c.execute("INSERT INTO n VALUES(?)", (-1 - number,))
+        with ThreadPoolExecutor(CONNECTIONS) as threads:
+            for done in [threads.submit(c.commit) for c in all_]:
+                done.result()
+        for c in all_:
+            assert c.execute("SELECT count(*) FROM n WHERE id < 0").fetchone() == (CONNECTIONS,)
 
 
 @rule("K6")
-def test_the_longest_transaction(shop: Databases) -> None:
+def test_the_longest_transaction_and_the_most_connections(shop: Databases) -> None:
     """Of exactly 64 MiB; one byte more is refused, and nothing of it is there. Others commit meanwhile."""
     with contextlib.closing(shop.connect(1, timeout=300)) as c, contextlib.closing(shop.connect(2, timeout=60)) as two:
         c.executescript("CREATE TABLE t(id INTEGER PRIMARY KEY, body BLOB); CREATE TABLE n(id INTEGER PRIMARY KEY)")
         c.commit()
         shop.until_equal()
+        commit_on_all(shop)
         for more in (1, 0):
             c.executemany("INSERT INTO t VALUES(?, zeroblob(?))", [(i, ROW_BYTES) for i in range(BODY_MAX // ROW_BYTES)])
             assert c._branch is not None
@@ -52,7 +82,7 @@ def test_the_longest_transaction(shop: Databases) -> None:
     for station in (1, 2, 3):
         with contextlib.closing(shop.connect(station)) as c:
             assert c.execute("SELECT count(*), sum(length(body)) / 1000000 FROM t").fetchone() == (BODY_MAX // ROW_BYTES + 1, 67)
-            assert c.execute("SELECT count(*) FROM n").fetchone() == (short,)
+            assert c.execute("SELECT count(*) FROM n").fetchone() == (short + CONNECTIONS,)
 
 
 @rule("K6")

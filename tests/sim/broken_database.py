@@ -334,13 +334,22 @@ class FitsAll(Machine):
         return self._kept is not None
 
 
+class Overtakes(Machine):
+    """W4: what came last is followed before what was kept earlier."""
+
+    def catch_up(self) -> list[Any]:
+        if self._kept is not None and self._behind is not None:
+            self._kept._items.rotate(1)
+        return super().catch_up()
+
+
 PARTS: dict[str, dict[str, Any]] = {
     **{
         c.__name__: {"machine": c}
         for c in (NoConflicts, SeesEqual, ReadsIgnored, EmptyWindow, NoHorizon, CommitsAlone, AnswersEarly)
     },
     **{c.__name__: {"machine": c} for c in (OpensAlone, ByVersion, AnyRelease, WithoutTheFile)},
-    **{c.__name__: {"machine": c} for c in (SchemaIgnored, LockIgnored, LockSurvives, FitsAll)},
+    **{c.__name__: {"machine": c} for c in (SchemaIgnored, LockIgnored, LockSurvives, FitsAll, Overtakes)},
     **{c.__name__: {"machine": c} for c in (PartsKept, PartsForgotten, PartsTwice, NobodyLeaves)},
     **{c.__name__: {"copy": c} for c in (Twice, TriggersOn, CascadesOn, ForgetsLeases)},
     "TwoFiles": {"disk": TwoFiles},

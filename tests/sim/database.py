@@ -113,6 +113,7 @@ class Site:
             (station, 0), world.sites, rows, release=world.release(), open_wait_ns=world.plan.open_wait_ns
         )
         self.machine.long.part_bytes = world.plan.part_bytes
+        self.machine.catch_up_max = world.plan.catch_up_max
         self.machine.distrusts = station in world.distrusted
         self.drafts: dict[Txid, tuple[load.Draft, Durability]] = {}
         """Under way."""
@@ -571,8 +572,16 @@ class World:
         for site in [site for _, site in sorted(self.live.items())]:
             if r.random() > plan.lag:
                 self.advance(site, r.randint(1, 4))
+            if self.live.get(site.station) is site and site.connected:
+                self.catch_up(site)
             if self.live.get(site.station) is site and r.random() < plan.syncs:
                 self.sync(site)
+
+    def catch_up(self, site: Site) -> None:
+        """One step of it."""
+        if site.machine.is_catching_up:
+            self.met["catching up"] += 1
+            self.carry_out(site, site.machine.catch_up())
 
     def pass_time(self) -> None:
         self.now += self.r.choice([S // 10, S, 3 * S])
@@ -589,6 +598,8 @@ class World:
                 self.order_one()
             for site in list(self.live.values()):
                 self.advance(site, -1)
+                while site.machine.is_catching_up and self.live.get(site.station) is site:
+                    self.catch_up(site)
             for _ in range(len(self.transfers)):
                 self.deliver()
 
@@ -647,6 +658,8 @@ class World:
                 self.rot()
             for site in [site for _, site in sorted(self.live.items())]:
                 self.advance(site, -1)
+                while site.machine.is_catching_up and self.live.get(site.station) is site:
+                    self.catch_up(site)
                 if self.live.get(site.station) is site:
                     self.sync(site)
                     if round_ < self.rounds - 20:

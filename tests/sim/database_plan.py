@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 
 from zenjun.proto.service.base import Source
+from zenjun.proto.service.database.keeping import ALL
 
 from .database_load import KINDS
 
@@ -41,6 +42,8 @@ class Plan:
     """Of SQLite: a service that starts has one of them; in the end all have the first one."""
     part_bytes: int = 256 * 1024
     """Longer transactions are sent in parts."""
+    catch_up_max: int = ALL
+    """Of the messages that a site has kept, followed at once."""
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
@@ -62,6 +65,7 @@ class Plan:
             rots=r.random() < 0.3,
             from_file=r.random() < 0.2,
             part_bytes=r.choice([256 * 1024, 100, 40]),
+            catch_up_max=r.choice([ALL, 1, 3]),
         )
 
 

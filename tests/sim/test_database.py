@@ -78,6 +78,7 @@ STAGES: dict[str, Callable[[Plan], Plan]] = {
     "KeepsBranch": POWER,
     "FitsAll": JOINS,
     "GivesOld": JOINS,
+    "Overtakes": JOINS,
     "NoBarrier": CALM,
     "PartsKept": PARTS,
     "PartsForgotten": PARTS,
@@ -105,6 +106,7 @@ CAUGHT_BY: dict[str, set[str]] = {
     "KeepsBranch": {"rows", "scrub"},
     "GivesOld": {"shared", "rows", "fork", "told"},
     "FitsAll": {"shared", "rows", "told", "fork"},
+    "Overtakes": {"shared", "rows", "told", "fork", "verdict", "rest"},
     "AnyRelease": {"release"},
     "WithoutTheFile": {"rows"},
     "ForgetsLeases": {"lease"},
@@ -118,7 +120,7 @@ CAUGHT_BY: dict[str, set[str]] = {
 """Broken rule to the checkers that may catch it first."""
 
 
-@rule("K1", "K2", "K3", "K4", "K5", "K6", "K7", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "Q2", "Q7", "Q8", "W1", "W2", "W3")
+@rule("K1", "K2", "K3", "K4", "K5", "K6", "K7", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "Q2", "Q7", "Q8", "W1", "W2", "W3", "W4")
 @pytest.mark.parametrize("name", CAUGHT_BY)
 def test_a_broken_rule_is_caught(name: str) -> None:
     def plan(seed: int) -> Plan:
@@ -197,6 +199,7 @@ def test_the_situations_are_met() -> None:
         "other release",
         "scrub",
         "mended",
+        "catching up",
     ):
         assert met[situation], met
 

@@ -1,8 +1,9 @@
 """``zenjun bench database``: one-row updates and reads at three stations, beside other databases in the same lab.
 
 Each system runs the same measurements, one after the other, with the same program at each station. An update of ours with
-``majority-disk`` is on the disks of two of three stations when it returns, as PostgreSQL's with ``ANY 1``; MariaDB's is on one
-disk, and in the memory of all. PostgreSQL takes updates at station 1 only, so its clients at other stations go there.
+``majority-disk`` is on the disks of two of three stations when it returns, as etcd's and dqlite's, and PostgreSQL's with
+``ANY 1``; MariaDB's is on one disk, and in the memory of all. PostgreSQL takes updates at station 1 only, so its clients at other
+stations go there. etcd has keys and values in place of rows: an update does not read what was there, which is less work.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +29,7 @@ from .db_systems import SYSTEMS, OurDatabase, System
 from .measure import Machine, cpu_ns
 from .names import fsync_time
 from .plan import machine
+from .rejoin import rejoin
 from .table import markdown, number
 
 LIMIT_S: Final = 60.0
@@ -34,13 +37,20 @@ LEAD_NS: Final = 200_000_000
 CLIENTS: Final = 64
 DYING_S: Final = 8.0
 """Length of the measurement in which a station dies, after a quarter of it."""
+PACED_S: Final = 5.0
+RATE: Final = 200.0
+"""Updates a second where frames are lost, and how many."""
+LOSS: Final = 0.01
+MB_PER_SECOND: Final = 100.0
+"""A measurement while a station comes back takes a second for so many MB of its database, so that starting programs is little."""
 LOAD: Final = (sys.executable, "-m", "zenjun.tools.bench.dbload")
 Report = Callable[[Json], None]
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One line. threads: programs, divided among the stations 1..stations. dies: the last station is killed meanwhile."""
+    """One line. threads: programs, divided among the stations 1..stations. dies: the last station is killed meanwhile. Times of
+    updates at a rate count from when they are due."""
 
     what: str
     do: str
@@ -49,6 +59,10 @@ class Measurement:
     durability: str = "majority-disk"
     local: bool = False
     dies: bool = False
+    rate: float = 0.0
+    """Updates a second, of all programs; 0: as many as can be done."""
+    loss: float = 0.0
+    """Of the frames towards each station."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,9 @@ class DatabasePlan:
     repeat: int = 3
     peers: tuple[str, ...] = ()
     dying_s: float = DYING_S
+    paced_s: float = PACED_S
+    rejoin_mb: int = 0
+    """Size of the database with which a station comes back; 0: none does."""
 
     def measurements(self, system: type[System]) -> list[Measurement]:
         found = []
@@ -69,14 +86,21 @@ class DatabasePlan:
                 Measurement(f"update{text}", "update", durability=durability),
                 Measurement(f"update, {CLIENTS} clients{text}", "update", CLIENTS, self.stations, durability),
             ]
-        reads = [Measurement("read by key", "read", local=True), Measurement("scan", "scan", local=True)]
-        dying = Measurement("a station dies", "watched", 4, 2, dies=True)
-        return [*found, *reads, dying]
+        found.append(Measurement("read by key", "read", local=True))
+        if system.has_scan:
+            found.append(Measurement("scan", "scan", local=True))
+        lost = f"update, {RATE:g} per second, {LOSS:.0%} of frames lost"
+        found.append(Measurement(lost, "update", CLIENTS, self.stations, rate=RATE, loss=LOSS))
+        found.append(Measurement("a station dies", "watched", 4, 2, dies=True))
+        return found
+
+    def length_s(self, measurement: Measurement) -> float:
+        return self.dying_s if measurement.dies else self.paced_s if measurement.rate else self.seconds
 
     def lines(self) -> int:
         """How many lines the call will give."""
         all_ = sum(len(self.measurements(each)) for each in (OurDatabase, *(SYSTEMS[peer] for peer in self.peers)))
-        return self.repeat * (all_ + 2)
+        return self.repeat * (all_ + 2) + (2 if self.rejoin_mb else 0)
 
 
 @contextlib.contextmanager
@@ -100,16 +124,19 @@ def load(lab: Lab, kind: str, target: Callable[[int], str], stations: Sequence[i
 def measure(system: System, kind: str, target: Callable[[int], str], measurement: Measurement, plan: DatabasePlan) -> Json:
     """The figures of one line; of several programs the rates are added, and the worst latency counts. Raises BenchError."""
     stations = [2] if measurement.local else list(range(1, measurement.stations + 1))
-    seconds = plan.dying_s if measurement.dies else plan.seconds
+    seconds = plan.length_s(measurement)
     with load(system.lab, kind, target, stations) as clients:
         for i, client in enumerate(clients):
             threads = measurement.threads // len(clients) + (i < measurement.threads % len(clients))
             line = {"do": measurement.do, "threads": threads, "durability": measurement.durability, "seconds": seconds}
+            line["rate"] = measurement.rate / len(clients)
             client.say(json.dumps(line))
         deadline = time.monotonic() + LIMIT_S + seconds
         for client in clients:
             client.line("WARM", deadline)
         pids = [pid for station in system.lab.stations for pid in system.pids(station)]
+        if measurement.loss:
+            system.lab.set_loss(measurement.loss)
         before, cpu, began = Machine.read(), sum(map(cpu_ns, pids)), time.monotonic()
         start_ns = time.monotonic_ns() + LEAD_NS
         for client in clients:
@@ -123,6 +150,8 @@ def measure(system: System, kind: str, target: Callable[[int], str], measurement
             if killing is not None:
                 killing.cancel()
                 killing.join()
+            if measurement.loss:
+                system.lab.set_loss(0.0)
         took, cpu = time.monotonic() - began, sum(map(cpu_ns, pids)) - cpu
     count = sum(f["count"] for f in found)
     problems = sorted({problem for f in found for problem in f["problems"]}) + ([] if count else ["nothing was done"])
@@ -164,6 +193,12 @@ def _run_system(plan: DatabasePlan, system: System, head: Json, report: Report, 
             what = measurement.what
             starting(f"{system.name}: {what}")
             target = system.local if measurement.local else system.target
+            if measurement.dies and plan.rejoin_mb and isinstance(system, OurDatabase) and head["repeat"] == 1:
+                what = "a station comes back"
+                longer = replace(plan, seconds=max(plan.seconds, plan.rejoin_mb / MB_PER_SECOND))
+                for row in rejoin(system, plan.rejoin_mb, partial(_at_others, system, longer), starting):
+                    report({**head, **row})
+                what = measurement.what
             report({**head, "what": what, **measure(system, system.kind, target, measurement, plan)})
             if measurement.local and isinstance(system, OurDatabase):
                 figures = measure(system, "sqlite3", system.file, measurement, plan)
@@ -174,8 +209,15 @@ def _run_system(plan: DatabasePlan, system: System, head: Json, report: Report, 
         system.stop()
 
 
+def _at_others(system: System, plan: DatabasePlan, threads: int) -> Json:
+    """Updates at all stations but the last."""
+    others = Measurement("update", "update", threads, len(system.lab.stations) - 1)
+    return measure(system, system.kind, system.target, others, plan)
+
+
 COLUMNS: Final = (
     ("p50", "p50_us"), ("p99", "p99_us"), ("per second", "per_s"), ("longest gap", "gap_us"), ("CPU of the servers", "cpu_us"),
+    ("MB per second", "mb_per_s"),
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,9 +18,9 @@ from ...daemon.database.errors import Error
 from ..lab import Lab, LabError
 from ..lab.network import ip_address
 from .cell import BenchError
-from .names_systems import START_S, _version
+from .names_systems import START_S, _version, etcd_argv, etcd_missing, etcd_version
 
-PEERS: Final = ("postgresql", "mariadb")
+PEERS: Final = ("etcd", "dqlite", "postgresql", "mariadb")
 POSTGRES: Final = Path("/usr/lib/postgresql/15/bin")
 AS_POSTGRES: Final = ("setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups")
 SYNCED: Final = "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'wsrep_local_state_comment'"
@@ -34,6 +35,8 @@ class System:
     durabilities: tuple[str, ...] = ("majority-disk",)
     is_counted = True
     """``pids`` are all of its processes, so that their CPU can be read."""
+    has_scan = True
+    """It computes a sum of rows."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab, self.folder = lab, folder
@@ -139,11 +142,18 @@ class OurDatabase(System):
         except (LabError, Error) as error:
             raise BenchError(str(error)) from error
 
+    def end_database(self, station: int) -> None:
+        """Kill the database process of a station."""
+        pid = self._beside.pop(station)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def start_database(self, station: int) -> None:
+        self._beside[station] = self.lab.station(station).start_database()
+
     def stop(self) -> None:
-        for pid in self._beside.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self._beside = {}
+        for station in list(self._beside):
+            self.end_database(station)
         for station in self.lab.stations.values():
             with contextlib.suppress(LabError):
                 station.stop_daemon(5.0)
@@ -155,12 +165,65 @@ class OurDatabase(System):
     def target(self, station: int) -> str:
         return str(self.lab.station(station).directory / "db.sock")
 
-    def file(self, station: int) -> str:
+    def file(self, station: int, name: str = "bench") -> str:
         """What sqlite3 reads."""
-        return str((self.lab.station(station).state_directory / "db" / "bench.db").resolve())
+        return str((self.lab.station(station).state_directory / "db" / f"{name}.db").resolve())
 
     def version(self) -> str:
         return _version()
+
+
+class Etcd(System):
+    """etcd with its defaults, a member at each station: keys in place of rows."""
+
+    name = kind = "etcd"
+    has_scan = False
+
+    def start(self) -> None:
+        self.folder.mkdir()
+        for number in self.lab.stations:
+            self.spawn(number, etcd_argv(number, list(self.lab.stations), self.folder / f"data-{number}"))
+        put = ["env", "ETCDCTL_API=3", "etcdctl", "--endpoints", self.target(1), "put", "ready", "1"]
+        self.until("etcd takes no put", 1, put, "OK")
+
+    def target(self, station: int) -> str:
+        return f"{ip_address(station)}:2379"
+
+    def version(self) -> str:
+        return etcd_version()
+
+    @staticmethod
+    def missing() -> str | None:
+        return etcd_missing()
+
+
+class Dqlite(System):
+    """dqlite by the server that Debian has, the demonstration of its Go client: one table of keys and values, by HTTP."""
+
+    name = kind = "dqlite"
+    has_scan = False
+
+    def start(self) -> None:
+        self.folder.mkdir()
+        for number in self.lab.stations:
+            argv = ["dqlite-demo", "--dir", str(self.folder / f"data-{number}"), "--api", self.target(number)]
+            argv += ["--db", f"{ip_address(number)}:9001", *(["--join", f"{ip_address(1)}:9001"] if number > 1 else [])]
+            self.spawn(number, argv)
+            self.until(f"dqlite-demo of station {number} takes nothing", number, self._put(number), "done")
+
+    def _put(self, number: int) -> list[str]:
+        request = f"import http.client as h; c = h.HTTPConnection('{self.target(number)}', timeout=5); c.request('PUT', '/ready', '1')"
+        return [sys.executable, "-c", f"{request}; print(c.getresponse().read().decode())"]
+
+    def target(self, station: int) -> str:
+        return f"{ip_address(station)}:8001"
+
+    def version(self) -> str:
+        return f"dqlite-demo {_first_line('dpkg-query', '-W', '-f', '${Version}', 'go-dqlite')}"
+
+    @staticmethod
+    def missing() -> str | None:
+        return None if shutil.which("dqlite-demo") else "not installed: dqlite-demo (Debian: apt-get install go-dqlite)"
 
 
 class Postgres(System):
@@ -276,4 +339,4 @@ def _first_line(*argv: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False).stdout.split("\n", 1)[0].strip()
 
 
-SYSTEMS: Final[dict[str, Any]] = {"postgresql": Postgres, "mariadb": MariaDb}
+SYSTEMS: Final[dict[str, Any]] = {"etcd": Etcd, "dqlite": Dqlite, "postgresql": Postgres, "mariadb": MariaDb}

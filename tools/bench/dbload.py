@@ -1,27 +1,37 @@
 """The load of ``zenjun bench database`` at one station: threads with a connection each, on rows of their own.
 
 Reads one JSON line a measurement, answers with one. ``do``: ``fill``, ``update``, ``read`` (a row by its key), ``scan`` (the sum
-of a column), ``watched`` (updates whose longest gap counts).
+of a column), ``watched`` (updates whose longest gap counts). ``rate``: updates are due so often, of all threads together, and
+their times count from then on.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.client
 import itertools
 import json
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
+from .etcdwire import PUT, RANGE, EtcdError, Http2, inner, put_request, range_request
 from .nameload import figures
 
 ROWS: Final = 10_000
 THREADS_MAX: Final = 64
 TABLE: Final = "CREATE TABLE t(id INTEGER PRIMARY KEY, v INTEGER NOT NULL, filler VARCHAR(100) NOT NULL)"
 SCAN: Final = "SELECT sum(v) FROM t"
-SYSTEMS: Final = ("zenjun", "sqlite3", "postgresql", "mariadb")
+SYSTEMS: Final = ("zenjun", "sqlite3", "etcd", "dqlite", "postgresql", "mariadb")
+FILLER: Final = "x" * 100
+TIMEOUT_S: Final = 30.0
+RECV_BYTES: Final = 64 * 1024
+CALLS_MAX: Final = 200
+"""Of one connection to etcd under way, so that they fit into what it takes at once."""
 
 Json = dict[str, Any]
 
@@ -78,35 +88,122 @@ class Program:
     def fill(self) -> None:
         self._cursor.execute(TABLE)
         for first in range(0, ROWS, 1000):
-            values = ", ".join(f"({key}, 0, '{'x' * 100}')" for key in range(first, first + 1000))
+            values = ", ".join(f"({key}, 0, '{FILLER}')" for key in range(first, first + 1000))
             self._cursor.execute(f"INSERT INTO t VALUES {values}")
 
     def close(self) -> None:
         self._connection.close()
 
 
-def closed_loop(programs: list[Program], start_ns: int, seconds: float) -> Json:
-    """Each program does one thing after the other. ``gap_us``: the longest time in which none ended something."""
+class Keys(Program):
+    """The same on etcd: a key is a row, and an update puts its value without reading what was there."""
+
+    def __init__(self, target: str, line: Json, first: int) -> None:
+        host, _, port = target.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._http = Http2(target)
+        self._first, self._turn = first, 0
+        self.step = self._read if line["do"] == "read" else self._update
+
+    def _call(self, path: str, messages: Sequence[bytes]) -> list[bytes]:
+        """The answers to calls that are under way at the same time. Raises EtcdError, OSError."""
+        answers: dict[int, bytes | None] = {}
+        for number, message in enumerate(messages):
+            self._http.call(path, message, partial(answers.setdefault, number))
+        self._flush()
+        while len(answers) < len(messages):
+            if not (data := self._socket.recv(RECV_BYTES)):
+                raise EtcdError("etcd has closed the connection")
+            self._http.receive(data)
+            self._flush()
+        found = [answers[number] for number in range(len(messages))]
+        whole = [answer for answer in found if answer is not None]
+        if len(whole) < len(found):
+            raise EtcdError(f"{path}: refused")
+        return whole
+
+    def _flush(self) -> None:
+        if data := self._http.take():
+            self._socket.sendall(data)
+
+    def _update(self) -> None:
+        self._call(PUT, [put_request(b"t/%d" % self._key(), f"{self._turn} {FILLER}".encode())])
+
+    def _read(self) -> None:
+        (answer,) = self._call(RANGE, [range_request(b"t/%d" % self._key(), serializable=True)])
+        if not inner(answer, 2, 5):
+            raise ValueError("the key is not there")
+
+    def fill(self) -> None:
+        for first in range(0, ROWS, CALLS_MAX):
+            keys = range(first, min(ROWS, first + CALLS_MAX))
+            self._call(PUT, [put_request(b"t/%d" % key, f"0 {FILLER}".encode()) for key in keys])
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Demo(Program):
+    """The same on dqlite-demo, a server with one table, by HTTP: an update replaces the row of a key."""
+
+    def __init__(self, target: str, line: Json, first: int) -> None:
+        self._http = http.client.HTTPConnection(target, timeout=TIMEOUT_S)
+        self._first, self._turn = first, 0
+        self.step = self._read if line["do"] == "read" else self._update
+
+    def _ask(self, method: str, key: int, value: str | None = None) -> None:
+        self._http.request(method, f"/t{key}", value)
+        answer = self._http.getresponse().read()
+        if answer.startswith(b"Error"):
+            raise ValueError(answer.decode(errors="replace"))
+
+    def _update(self) -> None:
+        self._ask("PUT", self._key(), f"{self._turn} {FILLER}")
+
+    def _read(self) -> None:
+        self._ask("GET", self._key())
+
+    def fill(self) -> None:
+        """The rows that a program reads at station 2, not all: each is a transaction."""
+        for key in range(THREADS_MAX * 32, THREADS_MAX * 32 + 32):
+            self._ask("PUT", key, f"0 {FILLER}")
+
+    def close(self) -> None:
+        self._http.close()
+
+
+KINDS: Final[dict[str, Callable[[str, Json, int], Program]]] = {"etcd": Keys, "dqlite": Demo}
+
+
+def run(programs: list[Program], start_ns: int, seconds: float, rate: float = 0.0) -> Json:
+    """Each program does one thing after the other. ``gap_us``: the longest time in which none ended something. rate: they take
+    turns, so many a second, and all that are due within the time count, from when they are due."""
     end_ns = start_ns + int(seconds * 1e9)
     ended: list[list[tuple[int, int]]] = [[] for _ in programs]
     problems: list[str] = []
 
-    def run(program: Program, mine: list[tuple[int, int]]) -> None:
-        time.sleep(max(0.0, (start_ns - time.monotonic_ns()) / 1e9))
+    def one(number: int, program: Program, mine: list[tuple[int, int]]) -> None:
+        turns = itertools.count(number, len(programs))
         try:
-            while (began := time.monotonic_ns()) < end_ns:
+            while True:
+                due = start_ns + int(next(turns) / rate * 1e9) if rate else start_ns
+                time.sleep(max(0.0, (due - time.monotonic_ns()) / 1e9))
+                began = due if rate else time.monotonic_ns()
+                if began >= end_ns:
+                    return
                 program.step()
                 mine.append((time.monotonic_ns(), began))
         except Exception as error:
             problems.append(f"{type(error).__name__}: {error}"[:200])
 
-    threads = [threading.Thread(target=run, args=each) for each in zip(programs, ended, strict=True)]
+    threads = [threading.Thread(target=one, args=each) for each in zip(itertools.count(), programs, ended, strict=False)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    times = sorted(each for mine in ended for each in mine if each[0] <= end_ns)
-    moments = [start_ns, *(now for now, _ in times), end_ns]
+    times = sorted(each for mine in ended for each in mine if rate or each[0] <= end_ns)
+    moments = [start_ns, *(min(now, end_ns) for now, _ in times), end_ns]
     gap = max(b - a for a, b in itertools.pairwise(moments))
     found = figures([now - began for now, began in times], seconds)
     return {**found, "gap_us": round(gap / 1e3, 1), "problems": sorted(set(problems))[:3]}
@@ -114,7 +211,8 @@ def closed_loop(programs: list[Program], start_ns: int, seconds: float) -> Json:
 
 def work(system: str, target: str, number: int, line: Json) -> Json:
     count = int(line.get("threads", 1))
-    programs = [Program(system, target, line, ((number - 1) * THREADS_MAX + k) * 32) for k in range(count)]
+    kind = KINDS.get(system, partial(Program, system))
+    programs = [kind(target, line, ((number - 1) * THREADS_MAX + k) * 32) for k in range(count)]
     try:
         if line["do"] == "fill":
             programs[0].fill()
@@ -123,7 +221,7 @@ def work(system: str, target: str, number: int, line: Json) -> Json:
             program.step()
         print("WARM", flush=True)
         start = json.loads(sys.stdin.readline())
-        return closed_loop(programs, start["start_ns"], line["seconds"])
+        return run(programs, start["start_ns"], line["seconds"], line.get("rate", 0.0))
     finally:
         for program in programs:
             program.close()

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -217,18 +217,11 @@ class EtcdNames(Service):
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        members = ",".join(f"n{k}=http://{ip_address(k)}:2380" for k in self.lab.stations)
         for number, station in self.lab.stations.items():
             folder = self._folder / f"etcd-{number}"
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-            argv = [
-                "etcd", "--name", f"n{number}", "--data-dir", str(folder / "data"), "--log-level", "error",
-                "--listen-peer-urls", f"http://{ip_address(number)}:2380",
-                "--initial-advertise-peer-urls", f"http://{ip_address(number)}:2380",
-                "--listen-client-urls", f"http://{self.target(number)}", "--advertise-client-urls", f"http://{self.target(number)}",
-                "--initial-cluster", members, "--initial-cluster-state", "new",
-            ]  # fmt: skip
+            argv = etcd_argv(number, list(self.lab.stations), folder / "data")
             with (folder / "output").open("ab") as output:
                 self._processes.append(station.spawn(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output))
         deadline = time.monotonic() + START_S
@@ -252,8 +245,7 @@ class EtcdNames(Service):
         return [process.pid for process in self._processes]
 
     def version(self) -> str:
-        done = subprocess.run(["etcd", "--version"], capture_output=True, text=True, timeout=10, check=False)
-        return done.stdout.split("\n", 1)[0]
+        return etcd_version()
 
     def target(self, station: int) -> str:
         return f"{ip_address(station)}:2379"
@@ -261,8 +253,29 @@ class EtcdNames(Service):
     @staticmethod
     def missing() -> str | None:
         """What this machine lacks to run it, with the remedy; None if nothing."""
-        programs = [p for p in ("etcd", "etcdctl") if shutil.which(p) is None]
-        return f"not installed: {', '.join(programs)} (Debian: apt-get install etcd-server etcd-client)" if programs else None
+        return etcd_missing()
+
+
+def etcd_argv(number: int, stations: Sequence[int], folder: Path) -> list[str]:
+    """The command of a station's member, with etcd's defaults. folder: of its data."""
+    peer, client = f"http://{ip_address(number)}:2380", f"http://{ip_address(number)}:2379"
+    members = ",".join(f"n{k}=http://{ip_address(k)}:2380" for k in stations)
+    return [
+        "etcd", "--name", f"n{number}", "--data-dir", str(folder), "--log-level", "error", "--listen-peer-urls", peer,
+        "--initial-advertise-peer-urls", peer, "--listen-client-urls", client, "--advertise-client-urls", client,
+        "--initial-cluster", members, "--initial-cluster-state", "new",
+    ]  # fmt: skip
+
+
+def etcd_missing() -> str | None:
+    """What this machine lacks to run etcd, with the remedy; None if nothing."""
+    programs = [p for p in ("etcd", "etcdctl") if shutil.which(p) is None]
+    return f"not installed: {', '.join(programs)} (Debian: apt-get install etcd-server etcd-client)" if programs else None
+
+
+def etcd_version() -> str:
+    done = subprocess.run(["etcd", "--version"], capture_output=True, text=True, timeout=10, check=False)
+    return done.stdout.split("\n", 1)[0]
 
 
 def _version() -> str:

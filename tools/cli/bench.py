@@ -84,7 +84,7 @@ Examples:
   zenjun bench groups                          orders token and abcast beside total, by the size of the group
   zenjun bench failover                        a station is killed and comes back: how long until that is known
   zenjun bench directory                       names set, looked up and watched, beside etcd
-  zenjun bench database                        rows updated and read, beside PostgreSQL and MariaDB with Galera
+  zenjun bench database                        rows updated and read, beside etcd, dqlite, PostgreSQL, MariaDB
   zenjun bench table r.jsonl                   the tables of docs/performance.md from saved lines
 
 \b

@@ -328,7 +328,7 @@ class Connection:
             self._pointed = pointed
             if self._is_confined:
                 branch.confine(CALL_MAX)
-            self._reads = Reads(branch.writer, lambda: branch.has_temporary)
+            self._reads = Reads(branch.writer, lambda: branch.has_temporary, branch.schema_version)
             for how, arguments, options in self._functions:
                 for connection in (self._branch.reader, self._branch.writer):
                     getattr(connection, how)(*arguments, **options)
@@ -348,8 +348,7 @@ class Connection:
         self._read_set.clear()
         if self._reads is not None:
             self._reads.begin()
-        found: list[Any] = branch.reader.execute("SELECT epoch, version FROM zenjun_meta").fetchall()
-        epoch, version = found[0]
+        epoch, version = branch.position
         self._snapshot = (epoch, version)
         if self._snapshot < self._seen:
             branch.end()

@@ -55,9 +55,9 @@ class Keys:
             self._inserts[sql] = frozenset(branch.inserted)
         if not (inserted := self._inserts[sql]):
             return []
-        version = branch.writer.pragma("schema_version")
+        version = branch.schema_version()
         if version != self._version:
-            self._automatic, self._version = automatic(branch.writer), int(str(version))
+            self._automatic, self._version = automatic(branch.writer), version
         return sorted(t for t in inserted & self._automatic if t not in self._armed or not self._blocks.get(t, range(1)))
 
     def arm(self, branch: Branch, tables: list[str]) -> None:

@@ -230,9 +230,16 @@ def _fits(value: object, kind: str) -> bool:
 class Reads:
     """Of statements on one connection."""
 
-    def __init__(self, connection: apsw.Connection, has_temporary: Callable[[], bool] = lambda: False) -> None:
-        """has_temporary: there are temporary tables, so that what a name means changes without another schema."""
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        has_temporary: Callable[[], bool] = lambda: False,
+        schema_version: Callable[[], int] | None = None,
+    ) -> None:
+        """has_temporary: there are temporary tables, so that what a name means changes without another schema. schema_version:
+        as SQLite's pragma."""
         self._connection, self._has_temporary = connection, has_temporary
+        self._schema_version = schema_version or (lambda: int(str(connection.pragma("schema_version"))))
         self._schema: Schema | None = None
         self._version = -1
         self._is_present = False
@@ -266,7 +273,7 @@ class Reads:
 
     def _find(self, sql: str, bindings: Bindings) -> Found:
         if not self._is_present or self._schema is None:
-            version = self._connection.pragma("schema_version")
+            version = self._schema_version()
             if version != self._version or self._schema is None:
                 self._schema, self._version = Schema(self._connection), version
                 self._found.clear()

@@ -15,7 +15,7 @@ from ..errors import NotSupportedError
 from . import _vfs
 from ._vfs import ffi, lib
 
-__all__ = ["NAME", "SQLITE_MIN", "Begun", "add_sum", "begin", "bind", "drop", "load", "read", "wal_sum"]
+__all__ = ["NAME", "SQLITE_MIN", "Begun", "add_sum", "begin", "bind", "drop", "end", "load", "read", "wal_sum"]
 
 NAME: Final = "zenjun-branch"
 """What the writer of a branch is opened with."""
@@ -36,6 +36,10 @@ class Begun(NamedTuple):
     """Regions of the wal-index that were copied this time."""
     retries: int
     """Attempts in vain, because a commit or a reset of the WAL came between."""
+    schema: int
+    """SQLite's number of the schema."""
+    facts: tuple[int, int] | None
+    """What ``bind``'s question asks for; None: it cannot be answered."""
 
 
 def load() -> None:
@@ -64,10 +68,11 @@ def _check(code: int) -> None:
         raise apsw.exception_for(code)
 
 
-def bind(writer: apsw.Connection, reader: apsw.Connection) -> None:
-    """Make the two connections a branch. apsw.MismatchError: not connections to the same file. apsw.MisuseError: not opened as
-    ``vfs.h`` requires, or bound already."""
-    _check(lib.zb_bind(_pointer(writer), _pointer(reader)))
+def bind(writer: apsw.Connection, reader: apsw.Connection, question: str = "") -> None:
+    """Make the two connections a branch. question: a SELECT of two numbers, whose answer comes with each ``begin``. The writer is
+    closed before the reader. apsw.MismatchError: not connections to the same file. apsw.MisuseError: not opened as ``vfs.h``
+    requires, or bound already."""
+    _check(lib.zb_bind(_pointer(writer), _pointer(reader), question.encode() if question else ffi.NULL))
 
 
 def begin(writer: apsw.Connection) -> Begun:
@@ -75,13 +80,19 @@ def begin(writer: apsw.Connection) -> Begun:
     time-out."""
     out = ffi.new("struct zb_begun *")
     _check(lib.zb_begin(_pointer(writer), out))
-    return Begun(out.frames, out.backfilled, out.regions, out.retries)
+    facts = (out.facts[0], out.facts[1]) if out.has_facts else None
+    return Begun(out.frames, out.backfilled, out.regions, out.retries, out.schema, facts)
 
 
 def drop(writer: apsw.Connection) -> None:
     """Take the snapshot from the writer, before the reader's transaction ends. apsw.MisuseError: it has a transaction, or a
     statement that is not finished."""
     _check(lib.zb_drop(_pointer(writer)))
+
+
+def end(writer: apsw.Connection) -> None:
+    """End the transactions of both, with ``drop`` between. Without transactions nothing happens."""
+    _check(lib.zb_end(_pointer(writer)))
 
 
 def add_sum(connection: apsw.Connection) -> None:

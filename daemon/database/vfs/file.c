@@ -103,6 +103,7 @@ static int f_device(sqlite3_file *f) { return REAL(f)->pMethods->xDeviceCharacte
 static int f_close(sqlite3_file *f)
 {
     struct branch_file *p = OURS(f);
+    zb_unbind(p);
     zb_free(&p->index);
     overlay_close(p);
     if (is_wal(p))

@@ -41,6 +41,9 @@ struct branch_file {
     struct branch_file *database; /* itself, or the database that this WAL belongs to */
     /* Of the database: */
     sqlite3 *reader;
+    /* Statements of the reader, kept: to prepare them takes longer than to run them. NULL: not prepared yet. */
+    sqlite3_stmt *begin, *schema, *question, *rollback;
+    char *question_text; /* NULL: there is none */
     int armed; /* between zb_begin and zb_drop: there is a snapshot */
     int dirty; /* the writer has changed its WAL, and so its index, since zb_begin */
     struct index_copy index;
@@ -63,5 +66,8 @@ void zb_free(struct index_copy *x);
 
 /* file.c */
 void zb_clean(struct branch_file *db);
+
+/* face.c */
+void zb_unbind(struct branch_file *db);
 
 #endif

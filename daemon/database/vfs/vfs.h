@@ -19,14 +19,18 @@ struct zb_begun {
     uint32_t backfilled; /* of these, in the database's file already */
     uint32_t regions;    /* of the wal-index that were copied this time */
     uint32_t retries;    /* attempts in vain: a commit or a reset of the WAL came between */
+    uint32_t schema;     /* SQLite's number of the schema */
+    uint32_t has_facts;  /* 1: the two numbers that the question of zb_bind asks for */
+    int64_t facts[2];
 };
 
 /* 1 once SQLite has loaded this file as an extension, which registers the VFS. */
 int zb_loaded(void);
 
-/* Makes the two connections a branch, once, before the first zb_begin. The reader must be open as long as the writer is.
- * SQLITE_MISMATCH: they are not connections to the same file. */
-int zb_bind(void *writer, void *reader);
+/* Makes the two connections a branch, once, before the first zb_begin. The reader must be open as long as the writer is, which is to
+ * be closed first: it has statements of the reader. question: a SELECT of two numbers that is answered with each zb_begin, if it can
+ * be; NULL: none. SQLITE_MISMATCH: they are not connections to the same file. */
+int zb_bind(void *writer, void *reader, const char *question);
 
 /* Begins a read transaction at the reader, and shows its snapshot to the writer. Neither may have a transaction.
  * SQLITE_BUSY: within the reader's busy time-out no snapshot could be had. Other codes are the reader's. The reader has no
@@ -36,6 +40,9 @@ int zb_begin(void *writer, struct zb_begun *out);
 /* Takes the snapshot from the writer, which must have no transaction, and must come before the reader's transaction ends. A statement
  * at the writer fails with SQLITE_IOERR from now on, until the next zb_begin. */
 int zb_drop(void *writer);
+
+/* Ends the transactions of both, with zb_drop between: nothing of them is left. Without transactions nothing happens. */
+int zb_end(void *writer);
 
 /* Gives a connection the aggregate zenjun_sum(value, ...): 24 bytes that are equal for equal sets of rows, in any order. */
 int zb_add_sum(void *connection);

@@ -1,25 +1,26 @@
 """One site of a replicated database: what its service does with each message and view of the group ``zenjun.db.NAME``.
 
 A site is *active* when it has the state at every place and all others know it. Before that it *follows*: it has the state and
-applies messages. Before that it *wants* the state and keeps messages. All members take part in the roll call (``roll.py``).
+applies messages. Before that it *wants* the state and keeps messages, and *catches up* with them when the state has come. All members take part in the roll call (``roll.py``).
 
 Every input returns effects; those of ``base`` and the ones below. The host also calls ``on_lost`` when the connection's order has
 ended, ``on_synced`` when the disk has a version, ``submit``, ``lock``, ``release`` and ``barrier`` for programs,
-``give`` and ``restore`` for state transfer.
+``give``, ``restore`` and ``catch_up`` for state transfer.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from ...errors import InvariantError
 from ..base import Effect, Emit, Place, Source
 from .certify import Certifier, Shared
 from .effects import Answer, Durability, Failed, Give, Granted, Reached
+from .keeping import ALL, Item, Kept
 from .messages import (
     FORMAT,
     Active,
@@ -64,9 +65,6 @@ class Given(NamedTuple):
     shared: Shared
 
 
-_Item: TypeAlias = tuple[Place, Source, Message | None, frozenset[Source]]
-"""(place, sender, message, members): a view has no message."""
-
 
 class Machine:
     """The service's decisions at one site."""
@@ -89,10 +87,14 @@ class Machine:
         """The copy here was found to be damaged: another site's takes its place, all of it."""
         self.unlike = ""
         """Why this site cannot take part with those that are active; empty: it can."""
-        self._kept: list[_Item] | None = None
+        self.keeping: Callable[[], Kept] = Kept
+        self.catch_up_max = ALL
+        """Messages that ``catch_up`` follows at once."""
+        self._kept: Kept | None = None
         """The messages since the place of the WANT; None: no state is wanted."""
+        self._behind: Shared | None = None
+        """The state that has come, as far as the kept messages have been followed; None: no state has, or all have been."""
         self._kept_from: Place = (0, 0, 0)
-        self._kept_bytes = 0
         self._asked = False
         """A WANT is on its way."""
         self._stands = False
@@ -118,6 +120,14 @@ class Machine:
         """The active sites suffice to commit."""
         return self.shared is not None and self.sites.sufficient(s for s, _ in self.shared.active)
 
+    @property
+    def gathers(self) -> bool:
+        """What programs here want to commit now does well to wait until this site's transactions that are under way have come
+        back, so that it goes out together, and is one transaction of SQLite at each site. Nobody waits for a long one so, nor
+        behind a lock: its holder may be one of them."""
+        shared = self.shared
+        return shared is not None and not shared.locks and len(self._answers) > len(self.long)
+
     def durable_version(self) -> int:
         """What a sufficient set of disks has: it is in every later opening."""
         return self._durable_at(Durability.MAJORITY)
@@ -132,8 +142,7 @@ class Machine:
         elif source not in self.members:
             self.dropped["stranger"] += 1
         else:
-            self._kept_bytes += len(data) if self._kept is not None else 0
-            self._item((place, source, message, self.members))
+            self._item((place, source, message, self.members), len(data))
         return self._take()
 
     def on_view(self, place: Place, members: frozenset[Source]) -> list[Effect]:
@@ -238,12 +247,17 @@ class Machine:
     @property
     def wanted_from(self) -> Place | None:
         """The place of the WANT whose state is waited for; None: no state is."""
-        return self._kept_from if self._kept is not None else None
+        return self._kept_from if self._kept is not None and self._behind is None else None
 
     @property
-    def kept_bytes(self) -> int:
-        """Size of what has come since that place."""
-        return self._kept_bytes
+    def has_lost(self) -> bool:
+        """What has come since that place could not all be kept: a later state is needed."""
+        return self._kept is not None and not self._kept.is_whole
+
+    @property
+    def is_catching_up(self) -> bool:
+        """The state has come, and ``catch_up`` has more to do."""
+        return self._behind is not None
 
     def ask_again(self) -> list[Effect]:
         """The state does not come, or too much has come since its place: ask for a later one."""
@@ -258,20 +272,35 @@ class Machine:
         return Given(place, self.shared.copy())
 
     def restore(self, given: Given) -> list[Effect]:
-        """The rows at the place of this site's WANT are in place: take what belongs to them, and catch up with what has come
-        since."""
-        if self._kept is None or not self.fits(given):
+        """The rows at the place of this site's WANT are in place: take what belongs to them, and ``catch_up``."""
+        if self._kept is None or self._behind is not None or self.has_lost or not self.fits(given):
             return []
         if not self.roll.fits(given.shared.release, self.release):
             self._kept = None
             return []
-        kept, self._kept = self._kept, None
-        self.shared, self.distrusts = given.shared, False
-        for item in kept[1:]:  # the first is the WANT itself
-            if self.shared is not None:
-                self._follow(item, self.shared)
-        if self.shared is not None:
+        self._kept.take()  # the WANT itself
+        self._behind, self.distrusts = given.shared, False
+        return self.catch_up()
+
+    def catch_up(self) -> list[Effect]:
+        """Follow what was kept, in its order. What comes meanwhile is kept too, and this site follows the history when nothing is
+        left (rule W4)."""
+        kept, behind, self._behind = self._kept, self._behind, None
+        if kept is None or behind is None:
+            return self._take()
+        self.shared = behind
+        for _ in range(self.catch_up_max):
+            if self.shared is None or (item := kept.take()) is None:
+                break
+            self._follow(item, self.shared)
+        if self.shared is not None and not kept.is_empty:
+            self.shared, self._behind = None, self.shared
+        elif self.shared is not None and kept.is_whole:
+            self._kept = None
             self._emit(Active(self.rows.position(), self.release))
+        elif self.shared is not None:
+            self.shared = None
+            self._want()
         return self._take()
 
     def fits(self, given: Given) -> bool:
@@ -281,7 +310,7 @@ class Machine:
 
     # ---- one place of the order
 
-    def _item(self, item: _Item) -> None:
+    def _item(self, item: Item, size: int = 0) -> None:
         """First the roll call, which concerns all members; then the state, at sites that have it."""
         place, source, message, members = item
         if message is None:
@@ -291,9 +320,9 @@ class Machine:
         elif isinstance(message, Want) and source == self.me:
             self._asked = False
             if self.shared is None:
-                self._kept, self._kept_from, self._kept_bytes = [], place, 0
+                self._kept, self._behind, self._kept_from = self.keeping(), None, place
         if self._kept is not None:
-            self._kept.append(item)
+            self._kept.add(item, size)
         if self.shared is not None:
             self._follow(item, self.shared)
         if self._stands:
@@ -307,7 +336,7 @@ class Machine:
             self._begin_roll(place)
         else:
             self._roll_changed(place)
-        if before - members and self._kept is not None:
+        if before - members and self.wanted_from is not None:
             self._want()  # the donor may be one of the members that left
 
     def _begin_roll(self, place: Place) -> None:
@@ -355,7 +384,7 @@ class Machine:
         self.unlike = self.roll.unlike(self.release) if self.shared is None else ""
         if self.roll.active():
             if self.unlike:
-                self._kept, self._asked = None, False
+                self._kept, self._behind, self._asked = None, None, False
             elif self.shared is None and self._kept is None and not self._asked:
                 self._want()
         elif self.opening() is not None:
@@ -398,12 +427,12 @@ class Machine:
     def _want(self) -> None:
         if not self.has_failed:
             self._asked = True
-            self._kept = None
+            self._kept = self._behind = None
             self._emit(Want(self.stand().position))
 
     # ---- the state
 
-    def _follow(self, item: _Item, shared: Shared) -> None:
+    def _follow(self, item: Item, shared: Shared) -> None:
         place, source, message, members = item
         try:
             if message is None:
@@ -626,7 +655,7 @@ class Machine:
     def _stop_following(self) -> None:
         """What programs here wait for cannot be learned here any more."""
         self.shared = None
-        self._kept = None
+        self._kept = self._behind = None
         self._asked = False
         self._open_waits, self._open_at_ns = False, None
         self.long.clear()
