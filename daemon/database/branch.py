@@ -131,8 +131,9 @@ class Branch:
         """Epoch and version of the snapshot. Errors are apsw's: the file has none."""
         if self._begun is not None and self._begun.facts is not None:
             return self._begun.facts
-        found: list[tuple[int, int]] = self.reader.execute(POSITION).fetchall()
-        return found[0]
+        found: list[Any] = self.reader.execute(POSITION).fetchall()
+        epoch, version = found[0]
+        return epoch, version
 
     def schema_version(self) -> int:
         """SQLite's number of the schema that the transaction sees."""

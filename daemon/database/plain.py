@@ -32,6 +32,11 @@ _SIMPLE: Final = """
         AND NOT EXISTS (SELECT 1 FROM main.sqlite_schema s JOIN pragma_foreign_key_list(s.name, 'main') f
             WHERE s.type = 'table' AND lower(f."table") = lower(?1))"""
 """No foreign key begins or ends here: what they check, and what they must not do, is SQLite's own matter."""
+_BY_ROWID: Final = """
+    SELECT 1 FROM pragma_table_list t JOIN pragma_table_xinfo(?1, 'main') c
+    WHERE t.schema = 'main' AND t.name = ?1 AND NOT t.wr AND c.pk = 1 AND upper(c.type) = 'INTEGER'
+        AND NOT EXISTS (SELECT 1 FROM pragma_index_list(?1, 'main') WHERE origin = 'pk')"""
+"""Its key is an INTEGER PRIMARY KEY that is the rowid: no index has it."""
 
 
 class Plain:
@@ -41,12 +46,15 @@ class Plain:
         self._connection = connection
         self._columns: dict[str, tuple[str, ...]] = {}
         """Of each table, quoted; empty: it is not simple."""
+        self._by_rowid: dict[str, bool] = {}
+        """Tables whose key is the rowid: it is that of one row at most."""
         self._texts: dict[tuple[str, Op, int, int], str] = {}
         """Statements by table, kind, and the columns that have values before and afterwards, as bits."""
 
     def forget(self) -> None:
         """The schema is another one."""
         self._columns.clear()
+        self._by_rowid.clear()
         self._texts.clear()
 
     def statements(self, changes: Iterable[Change]) -> list[Statement]:
@@ -64,6 +72,11 @@ class Plain:
                 return []
             found.append(statement)
         return found
+
+    def is_whole(self, changes: Sequence[Change]) -> bool:
+        """What ``statements`` gives for these does all that it is to do, or nothing. With a key of another collation than its
+        column's a statement may find two rows, and do half of it."""
+        return len(changes) == 1 and self._by_rowid.get(changes[0].table.name, False)
 
     def run(self, statements: Sequence[Statement]) -> bool:
         """In the transaction that is open. False: not all of them did what they were to do, and the others have to be undone.
@@ -89,6 +102,7 @@ class Plain:
             if len(columns) != len(change.table.key):  # the rowid is its key
                 columns = ()
             self._columns[name] = columns
+            self._by_rowid[name] = bool(columns) and bool(self._connection.execute(_BY_ROWID, (name,)).fetchall())
         return columns
 
     def _statement(self, change: Change, columns: tuple[str, ...]) -> Statement | None:

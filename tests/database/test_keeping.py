@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_a_full_disk_keeps_nothing_that_has_gaps(tmp_path: Path, monkeypatch: py
     def full(fd: int, data: bytes, at: int) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keeping.os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", full)
     for each in made[50:]:
         kept.add(*each)
     assert not kept.is_whole

@@ -6,7 +6,7 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import apsw
 import pytest
@@ -52,6 +52,9 @@ class NotFoundIgnored(Plain):
 
 class HalfDone(Plain):
     """What has been done counts for nothing, also if it was all of it."""
+
+    def is_whole(self, changes: Sequence[Change]) -> bool:
+        return False
 
     def run(self, statements: Sequence[Statement]) -> bool:
         super().run(statements)
@@ -137,6 +140,32 @@ def test_a_row_that_is_not_there_counts() -> None:
 def test_what_is_given_up_is_undone() -> None:
     for seed in range(3):
         assert not differences(HalfDone, seed)
+
+
+@rule("B8")
+@pytest.mark.parametrize(
+    ("sql", "by_rowid"),
+    [
+        ("id INTEGER PRIMARY KEY", True),
+        ("id integer PRIMARY KEY AUTOINCREMENT", True),
+        ("id INTEGER PRIMARY KEY DESC", False),
+        ("id INT PRIMARY KEY NOT NULL", False),
+        ("id INTEGER COLLATE NOCASE, PRIMARY KEY(id COLLATE BINARY)", True),
+        ("id INTEGER NOT NULL, v, PRIMARY KEY(id, v)", False),
+    ],
+)
+def test_a_statement_that_needs_no_savepoint(sql: str, by_rowid: bool) -> None:
+    """With its key it finds one row at most."""
+    for end in ("", " WITHOUT ROWID"):
+        connection = apsw.Connection(":memory:")
+        with contextlib.suppress(apsw.SQLError):  # AUTOINCREMENT needs a rowid
+            connection.execute(f"CREATE TABLE t({sql}){end}")
+            plain = Plain(connection)
+            columns: list[Any] = connection.execute("SELECT pk FROM pragma_table_info('t') ORDER BY cid").fetchall()
+            key = tuple(pk for (pk,) in columns)
+            change = Change(Table("t", key), Op.DELETE, tuple(b"\x01" + bytes(8) for _ in key), ())
+            assert plain.statements([change])
+            assert plain.is_whole([change]) == (by_rowid and not end) and not plain.is_whole([change, change])
 
 
 def test_a_schema_that_changes() -> None:

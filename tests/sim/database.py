@@ -428,7 +428,10 @@ class World:
             rows: list[Any] = donor.execute(query, (site.rows.position().version,)).fetchall()
             for epoch, version, digest, txid, body in rows:
                 numbers = (int.from_bytes(txid[i : i + 4], "big") for i in range(0, 16, 4))
-                SqliteRows.write(site.rows, Entry(Position(epoch, version, digest), Txid(*numbers), body))
+                try:
+                    SqliteRows.write(site.rows, Entry(Position(epoch, version, digest), Txid(*numbers), body))
+                except RowsFailed as failure:
+                    raise Violation("rows", f"site {site.station}: version {version} of the log: {failure}") from failure
                 site.rows.keep()
         else:
             old = site.rows

@@ -120,7 +120,9 @@ CAUGHT_BY: dict[str, set[str]] = {
 """Broken rule to the checkers that may catch it first."""
 
 
-@rule("K1", "K2", "K3", "K4", "K5", "K6", "K7", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "Q2", "Q7", "Q8", "W1", "W2", "W3", "W4")
+@rule(
+    "K1", "K2", "K3", "K4", "K5", "K6", "K7", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "Q2", "Q7", "Q8", "W1", "W2", "W3", "W4"
+)
 @pytest.mark.parametrize("name", CAUGHT_BY)
 def test_a_broken_rule_is_caught(name: str) -> None:
     def plan(seed: int) -> Plan:

@@ -152,8 +152,8 @@ class OurDatabase(System):
         self._beside[station] = self.lab.station(station).start_database()
 
     def stop(self) -> None:
-        for station in list(self._beside):
-            self.end_database(station)
+        for number in list(self._beside):
+            self.end_database(number)
         for station in self.lab.stations.values():
             with contextlib.suppress(LabError):
                 station.stop_daemon(5.0)
@@ -212,8 +212,8 @@ class Dqlite(System):
             self.until(f"dqlite-demo of station {number} takes nothing", number, self._put(number), "done")
 
     def _put(self, number: int) -> list[str]:
-        request = f"import http.client as h; c = h.HTTPConnection('{self.target(number)}', timeout=5); c.request('PUT', '/ready', '1')"
-        return [sys.executable, "-c", f"{request}; print(c.getresponse().read().decode())"]
+        put = f"c = h.HTTPConnection('{self.target(number)}', timeout=5); c.request('PUT', '/ready', '1')"
+        return [sys.executable, "-c", f"import http.client as h; {put}; print(c.getresponse().read().decode())"]
 
     def target(self, station: int) -> str:
         return f"{ip_address(station)}:8001"

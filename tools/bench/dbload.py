@@ -109,8 +109,12 @@ class Keys(Program):
     def _call(self, path: str, messages: Sequence[bytes]) -> list[bytes]:
         """The answers to calls that are under way at the same time. Raises EtcdError, OSError."""
         answers: dict[int, bytes | None] = {}
+
+        def came(number: int, data: bytes | None) -> None:
+            answers.setdefault(number, data)  # after it the stream ends
+
         for number, message in enumerate(messages):
-            self._http.call(path, message, partial(answers.setdefault, number))
+            self._http.call(path, message, partial(came, number))
         self._flush()
         while len(answers) < len(messages):
             if not (data := self._socket.recv(RECV_BYTES)):

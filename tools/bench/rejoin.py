@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any, Final
 
 from ...daemon.database.driver import connect
@@ -44,7 +45,7 @@ def rejoin(system: OurDatabase, size_mb: int, load: Callable[[int], Json], start
         starting(f"{system.name}: a station is away")
         yield {"what": f"update, {CLIENTS} clients, a station is away", **load(CLIENTS)}
         starting(f"{system.name}: it comes back")
-        size = os.stat(system.file(1, NAME)).st_size
+        size = Path(system.file(1, NAME)).stat().st_size
         with _Return(system, last) as back:
             windows = [load(CLIENTS)]
             while back.took_s is None and time.monotonic() - back.began < LIMIT_S:

@@ -1,7 +1,8 @@
 """One site of a replicated database: what its service does with each message and view of the group ``zenjun.db.NAME``.
 
 A site is *active* when it has the state at every place and all others know it. Before that it *follows*: it has the state and
-applies messages. Before that it *wants* the state and keeps messages, and *catches up* with them when the state has come. All members take part in the roll call (``roll.py``).
+applies messages. Before that it *wants* the state and keeps messages, and *catches up* with them when the state has come. All
+members take part in the roll call (``roll.py``).
 
 Every input returns effects; those of ``base`` and the ones below. The host also calls ``on_lost`` when the connection's order has
 ended, ``on_synced`` when the disk has a version, ``submit``, ``lock``, ``release`` and ``barrier`` for programs,
@@ -63,7 +64,6 @@ class Given(NamedTuple):
 
     place: Place
     shared: Shared
-
 
 
 class Machine:
