@@ -306,7 +306,8 @@ FRAMES: Final = (
         1,
         "JSON: `members`. For the stations (docs/status.md) also `detail`: for each station of the roster `station`, "
         "`incarnation` (0: not known), `host`, `letter` (the peer state that this daemon keeps for it, or null), `state`, "
-        "`member`",
+        "`member`. For a group of order token also `tokens`: `hosts` (stations that have one), `super` (the one that decides), "
+        "`follows` (lists of a station and the token host that it follows)",
         2,
     ),
     Row(Frame.ADMIN_REPLY, 2, "JSON: `ok` (true), `message` (a human-readable line): the command has been started", 2),

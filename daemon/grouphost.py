@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from ..proto.engineconfig import EngineConfig
@@ -173,7 +174,11 @@ class GroupHost(ServiceHost):
             self._audit_refusal(request.connection, "not-permitted", text)
             self._reply(Reply(request, {"message": text}, "not-permitted"))
             return
-        self._apply(self._groups.on_request(request, body), (0, 0, 0), 0, 0)
+        effects = self._groups.on_request(request, body)
+        tokens = self.multicast.tokens_of(group_name(body) or "")
+        if tokens is not None:
+            effects = [replace(e, body={**e.body, "tokens": tokens}) if isinstance(e, Reply) else e for e in effects]
+        self._apply(effects, (0, 0, 0), 0, 0)
 
     def _apply(self, effects: Iterable[Effect], place: Place, client: int, position: int) -> None:
         """Carry out what the groups return to an input at ``place``; client: the one that it came from, 0: none."""

@@ -44,6 +44,9 @@ from .datapath import MULTI_LEVEL, TIME_MAX, DataPath, now_ns
 PREACK: Final = 1
 PATIENCE: Final = 8
 """Times ``poll_delay`` after which a link polls, and ``confirm_delay`` for which a confirmation waits for an answer."""
+MORE: Final = 4
+AT_ONCE: Final = 512
+"""PDUs under way on a link: so many times ``window_frames``, and so many on all links of one station together."""
 
 
 @dataclass(slots=True)
@@ -88,7 +91,7 @@ class MulticastHost:
         self._standing = standing
         self._facts = facts
         self.member = Member(facts.station, groups)
-        self.links = Links(_patient(config)) if config is not None else None
+        self.links = Links(for_links(config)) if config is not None else None
         self.emit: Callable[[bytes], None] = _nothing
         """Give a group message of this station to the main order."""
         self.accuse: Callable[[int], None] = _nothing
@@ -313,7 +316,7 @@ class MulticastHost:
     def on_configuration(self, config: EngineConfig) -> None:
         """Of links that are opened from now on: with the next instance, all."""
         if self.links is not None:
-            self.links.config = _patient(config)
+            self.links.config = for_links(config)
 
     def set_frame_max(self, frame_max: int) -> None:
         """The interface carries PDUs of this size in bytes from now on."""
@@ -568,6 +571,15 @@ class MulticastHost:
 
     # ---- status
 
+    def tokens_of(self, group: str) -> dict[str, object] | None:
+        """Who orders the messages of a group; None: it has no members here, or is not of order ``token``."""
+        table = self.member.machine.era.tables["token"] if self.member.machine is not None else None
+        stations = table.groups.get(group_id(group)) if table is not None else None
+        if not isinstance(table, TokenTable) or not stations or self._groups.ordering(group) is not Ordering.TOKEN:
+            return None
+        hosts, follows = table.hosts_in(group_id(group)), [[z, table.followed(z)] for z in sorted(stations)]
+        return {"hosts": sorted(hosts), "super": min(hosts), "follows": follows}
+
     def status(self) -> dict[str, object]:
         """``multicast`` of docs/status.md."""
         machine = self.member.machine
@@ -593,13 +605,16 @@ class MulticastHost:
         }
 
 
-def _patient(config: EngineConfig) -> EngineConfig:
-    """For links: records are handled in Python, so a busy station may be late, and two POLLs without an answer would send frames
-    to all stations (rule L2). A confirmation waits longer only while what has come is not taken yet."""
+def for_links(config: EngineConfig) -> EngineConfig:
+    """The engine's, as links have it. Records are of use in batches, so a busy station may be late, and two POLLs without an answer
+    would send frames to all stations (rule L2). A confirmation waits longer only while what has come is not taken yet. More PDUs
+    may be under way than the station itself may have to all, as far as the links of all others do not flood one station."""
     delay = PATIENCE * config.poll_delay_ns
     confirm = min(PATIENCE * config.confirm_delay_ns, delay // 4)
+    window = min(MORE * config.window_frames, AT_ONCE // max(config.stations - 1, 1))
     return replace(
         config,
+        window_frames=max(config.window_frames, window),
         confirm_delay_ns=max(confirm, config.confirm_delay_ns),
         poll_delay_ns=delay,
         poll_delay_max_ns=max(config.poll_delay_max_ns, 2 * delay),

@@ -26,12 +26,13 @@ from .common import (
     socket_path,
     stations_of,
     timed_out,
+    tokens_of,
 )
 from .errors import ClientError, Timeout
 from .protocol import INBOX_BYTES_MAX, ClientProtocol, Membership
 from .ticket import Ticket
 from .transfer import Agent, StateFacts
-from .types import Event, Item, JoinLevel, Member, Message, Order, SendLevel, Station
+from .types import Event, Item, JoinLevel, Member, Message, Order, SendLevel, Station, Tokens
 
 _T = TypeVar("_T")
 AHEAD_BYTES_MAX: Final = 1 << 20
@@ -434,16 +435,14 @@ class Connection(BaseConnection):
         deadline = self._deadline(timeout)
         for part in (name, companion_of(name)) if state is not None else (name,):
             while (gone := self._protocol.leaving(part)) is not None:
-                self._link.flush()
-                await self._wait(gone, left(deadline), f"leaving group {name!r} before joining it again")
+                await self._told(gone, left(deadline), f"leaving group {name!r} before joining it again")
         if state is not None:
             agent = Agent(
                 self._protocol, name, state, level,
                 persistent=persistent, holders=holders, open_group=open_group, no_self=no_self,
             )  # fmt: skip
-            self._link.flush()
             try:
-                await self._wait(agent.ready, left(deadline), f"getting the state of group {name!r}")
+                await self._told(agent.ready, left(deadline), f"getting the state of group {name!r}")
             except (Timeout, asyncio.CancelledError):
                 agent.leave()
                 self._link.flush()
@@ -452,9 +451,8 @@ class Connection(BaseConnection):
         membership = self._protocol.join(
             name, level, order=order, open_group=open_group, send_only=send_only, no_self=no_self, receive=receive
         )
-        self._link.flush()
         try:
-            await self._wait(membership.joined, left(deadline), f"joining group {name!r}")
+            await self._told(membership.joined, left(deadline), f"joining group {name!r}")
         except (Timeout, asyncio.CancelledError):
             self._protocol.leave(membership)
             self._link.flush()
@@ -463,9 +461,7 @@ class Connection(BaseConnection):
 
     async def status(self, timeout: Seconds = DEFAULT) -> dict[str, Any]:
         """The daemon's status, the object of docs/status.md."""
-        ticket = self._protocol.status()
-        self._link.flush()
-        return await self._wait(ticket, timeout, "asking for the status")
+        return await self._told(self._protocol.status(), timeout, "asking for the status")
 
     async def send(self, data: bytes, groups: Sequence[Group], level: SendLevel = "preack", timeout: Seconds = DEFAULT) -> None:
         """Send one message to several groups, all of order ``abcast`` or all of order ``token`` (docs/groups.md). A program that
@@ -480,15 +476,15 @@ class Connection(BaseConnection):
     async def members(self, group: str = "", timeout: Seconds = DEFAULT) -> tuple[Member, ...]:
         """Members of a group as this daemon knows them; for the empty name, the stations of the instance (client 0, name of the
         host)."""
-        ticket = self._protocol.members(group)
-        self._link.flush()
-        return members_of(await self._wait(ticket, timeout, "asking for the members"))
+        return members_of(await self._told(self._protocol.members(group), timeout, "asking for the members"))
+
+    async def tokens(self, group: str, timeout: Seconds = DEFAULT) -> Tokens | None:
+        """Who orders the messages of a group of order ``token``; None: it has no members, or another order."""
+        return tokens_of(await self._told(self._protocol.members(group), timeout, "asking for the tokens"))
 
     async def stations(self, timeout: Seconds = DEFAULT) -> tuple[Station, ...]:
         """All stations of the cluster, members of the instance or not, as this daemon knows them."""
-        ticket = self._protocol.members("")
-        self._link.flush()
-        return stations_of(await self._wait(ticket, timeout, "asking for the stations"))
+        return stations_of(await self._told(self._protocol.members(""), timeout, "asking for the stations"))
 
     async def expel(self, station: int, timeout: Seconds = DEFAULT) -> str:
         """As an operator, have the others continue without ``station`` (1..n). Returns a human-readable line once that is
@@ -503,8 +499,7 @@ class Connection(BaseConnection):
 
     async def _admin(self, what: str, timeout: Seconds, command: str, **arguments: int) -> str:
         ticket = self._protocol.admin(command, **arguments)
-        self._link.flush()
-        return str((await self._wait(ticket, timeout, what)).get("message", ""))
+        return str((await self._told(ticket, timeout, what)).get("message", ""))
 
     async def close(self, timeout: float | None = 5.0) -> bool:
         """Send BYE and close. True if the daemon confirmed within ``timeout`` seconds that everything sent has been broadcast.
@@ -562,6 +557,10 @@ class Connection(BaseConnection):
         return [agent for agent in self._protocol.agents if isinstance(agent, Agent) and agent.membership.name == group]
 
     # ---- waiting
+
+    async def _told(self, ticket: Ticket[_T], timeout: Seconds, what: str) -> _T:
+        self._link.flush()  # what asks for it
+        return await self._wait(ticket, timeout, what)
 
     async def _wait(self, ticket: Ticket[_T], timeout: Seconds, what: str) -> _T:
         self._link.wire.check_owner()

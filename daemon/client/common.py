@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from .errors import ClientError, ConnectionClosed, NotReachable, Timeout
 from .protocol import ClientProtocol
-from .types import Member, Station
+from .types import Member, Station, Tokens
 
 SOCKET: Final = "/run/zenjun/zenjund.sock"
 SOCKET_ENV: Final = "ZENJUN_SOCKET"
@@ -171,6 +171,14 @@ def timed_out(protocol: ClientProtocol, what: str, timeout: float) -> Timeout:
 def members_of(reply: dict[str, Any]) -> tuple[Member, ...]:
     """The members in a MEMBERS_REPLY."""
     return tuple(Member(int(m[0]), int(m[1]), str(m[2] or "")) for m in reply.get("members", ()))
+
+
+def tokens_of(reply: dict[str, Any]) -> Tokens | None:
+    """The tokens in a MEMBERS_REPLY; None: the group has no members, or another order."""
+    told = reply.get("tokens")
+    if told is None:
+        return None
+    return Tokens(tuple(int(z) for z in told["hosts"]), int(told["super"]), {int(z): int(host) for z, host in told["follows"]})
 
 
 def stations_of(reply: dict[str, Any]) -> tuple[Station, ...]:

@@ -27,13 +27,14 @@ from .common import (
     socket_path,
     stations_of,
     timed_out,
+    tokens_of,
     why_ended,
 )
 from .errors import ClientError, ConnectionClosed, InboxFull, Timeout
 from .protocol import INBOX_BYTES_MAX, ClientProtocol, Membership
 from .ticket import Ticket
 from .transfer import Agent, StateFacts
-from .types import Event, Item, JoinLevel, Member, Message, Order, SendLevel, Station
+from .types import Event, Item, JoinLevel, Member, Message, Order, SendLevel, Station, Tokens
 
 _T = TypeVar("_T")
 
@@ -327,6 +328,11 @@ class SyncConnection(BaseConnection):
         host)."""
         with self._alone:
             return members_of(self._answer(self._protocol.members(group), timeout, "asking for the members"))
+
+    def tokens(self, group: str, timeout: Seconds = DEFAULT) -> Tokens | None:
+        """Who orders the messages of a group of order ``token``; None: it has no members, or another order."""
+        with self._alone:
+            return tokens_of(self._answer(self._protocol.members(group), timeout, "asking for the tokens"))
 
     def stations(self, timeout: Seconds = DEFAULT) -> tuple[Station, ...]:
         """All stations of the cluster, members of the instance or not, as this daemon knows them."""

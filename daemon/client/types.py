@@ -43,6 +43,18 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """Who orders the messages of a group of order ``token`` (docs/groups.md)."""
+
+    hosts: tuple[int, ...]
+    """Stations of the group that have a token, ascending; two or more are its meta-group."""
+    super_host: int
+    """The one of them that decides."""
+    follows: Mapping[int, int]
+    """Of each station of the group the token host whose order it follows; of a token host itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """Members of a group from its place in the order on: messages before it went to the former view, those after it to this
     one."""

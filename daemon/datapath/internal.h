@@ -259,6 +259,7 @@ struct dp_asked { uint8_t *data; uint32_t size; uint8_t other, link, to_group, m
 struct dp_pairs {
     uint32_t self, kept_count;
     uint64_t open, asked, news;
+    uint64_t pending;            /* something is under way that the other end has not confirmed */
     struct dp_pair at[ZJW_STATIONS_MAX];
     struct dp_asked kept[DP_ASKED_MAX];
 };
@@ -328,6 +329,7 @@ struct dp_batch {
     uint32_t count;
     struct zj_frame frames[DP_TX_BATCH];
     const uint8_t *to[DP_TX_BATCH]; /* MAC address of the only receiver, NULL: all */
+    const struct dp_pair *of[DP_TX_BATCH]; /* frames of pairs: whose address, which each link has for itself; NULL: all */
     uint8_t header[DP_TX_BATCH][14]; /* for such a frame */
     uint8_t room[DP_TX_BATCH][DP_OVERHEAD_MAX];
     struct iovec parts[DP_TX_BATCH][1 + DP_GUARD_PARTS];

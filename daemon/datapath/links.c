@@ -291,36 +291,94 @@ uint32_t links_transmit(struct dp_links *ls, uint64_t now, uint32_t *more)
     return total;
 }
 
-static uint32_t transmit_pairs(struct dp_links *ls, uint64_t now)
+/* ---- cores of two stations ---- */
+
+struct of_pair { struct dp_pair *pair; uint32_t count; }; /* frames of one core */
+
+/* Whether a PDU goes with others in one call. What is above base may be swallowed by a link, which only who sends it by itself sees. */
+static int goes_with_others(const struct dp_links *ls, const struct zj_frame *f, uint32_t limit)
+{
+    return f->size <= limit && (!ls->base || f->size <= ls->base);
+}
+
+/* Put what the cores of pairs have to send into the batch, as far as it goes with others. Returns of how many cores it is. If the
+ * batch stays empty, *alone has the core whose first frame, b->frames[0], has to go by itself, or NULL: there is none. */
+static uint32_t gather(struct dp_links *ls, uint32_t limit, struct of_pair of[DP_TX_BATCH], struct dp_pair **alone)
 {
     const struct zj_api *api = ls->above.api;
-    uint32_t total = 0;
-    for (uint64_t rest = ls->above.pairs->open; rest; rest &= rest - 1) {
-        const struct dp_pair *p = &ls->above.pairs->at[__builtin_ctzll(rest)];
-        const uint32_t limit = api->pdu_max(ls->above.core); /* of the cluster: what a pair's stations can receive is not all */
-        struct zj_frame frames[16];
-        uint32_t count, done;
-        api->limit_size(p->core, limit, limit);
-        do {
-            count = api->tx(p->core, frames, 16);
-            for (done = 0; done < count && transmit_by_itself(ls, p, &frames[done], limit, now); done++)
-                ;
-            if (done)
-                api->tx_done(p->core, now, done);
-            total += done;
-        } while (count && done == count);
+    struct dp_batch *b = &ls->batch;
+    uint32_t cores = 0;
+    b->count = 0;
+    *alone = NULL;
+    for (uint64_t rest = ls->above.pairs->open; rest && b->count < DP_TX_BATCH; rest &= rest - 1) {
+        struct dp_pair *p = &ls->above.pairs->at[__builtin_ctzll(rest)];
+        api->limit_size(p->core, limit, limit); /* of the cluster: what a pair's stations can receive is not all */
+        const uint32_t first = b->count, end = first + api->tx(p->core, b->frames + first, DP_TX_BATCH - first);
+        const struct dp_pair *to = end > first && !api->pair_to_group(p->core) ? p : NULL;
+        while (b->count < end && goes_with_others(ls, &b->frames[b->count], limit))
+            b->of[b->count++] = to;
+        if (b->count > first)
+            of[cores++] = (struct of_pair){p, b->count - first};
+        if (b->count < end) {
+            *alone = b->count ? NULL : p;
+            break; /* else it is the first one of the next batch */
+        }
     }
-    return total;
+    return cores;
+}
+
+/* The batch of pairs on all links; as transmit_on_all, but each frame has an address of its own on each link. */
+static uint32_t transmit_to_pairs(struct dp_links *ls, uint64_t now)
+{
+    struct dp_batch *b = &ls->batch;
+    uint32_t done[DP_LINKS_MAX] = {0}, most = 0;
+    for (uint32_t k = 0; k < b->count; k++)
+        b->messages[k].msg_hdr.msg_iovlen = 1 + guard_seal(ls->above.guard, k, &b->frames[k], b->room[k], b->parts[k] + 1);
+    for (uint32_t i = 0; i < ls->count; i++) {
+        if (!link_ready(&ls->link[i], now))
+            continue;
+        for (uint32_t k = 0; k < b->count; k++)
+            b->to[k] = b->of[k] && b->of[k]->known >> i & 1 ? b->of[k]->mac[i] : NULL;
+        done[i] = link_transmit(&ls->link[i], b, 0, b->count, now);
+        most = done[i] > most ? done[i] : most;
+    }
+    for (uint32_t i = 0; ls->count > 1 && i < ls->count; i++)
+        if (ls->link[i].fd >= 0)
+            ls->link[i].counters.tx_missed += most - done[i];
+    return most;
+}
+
+/* Returns how many frames are done with; 0: there are none, or no link has room for them now. */
+static uint32_t transmit_some_of_pairs(struct dp_links *ls, uint64_t now)
+{
+    const struct zj_api *api = ls->above.api;
+    const uint32_t limit = api->pdu_max(ls->above.core);
+    struct of_pair of[DP_TX_BATCH];
+    struct dp_pair *alone;
+    const uint32_t cores = gather(ls, limit, of, &alone);
+    if (alone) {
+        const uint32_t done = (uint32_t)transmit_by_itself(ls, alone, &ls->batch.frames[0], limit, now);
+        api->tx_done(alone->core, now, done);
+        return done;
+    }
+    const uint32_t done = cores ? transmit_to_pairs(ls, now) : 0;
+    for (uint32_t k = 0, rest = done; k < cores && rest; k++) {
+        const uint32_t count = min32(rest, of[k].count);
+        api->tx_done(of[k].pair->core, now, count);
+        rest -= count;
+    }
+    return done;
 }
 
 uint32_t links_transmit_pairs(struct dp_links *ls, uint64_t now)
 {
-    uint32_t total = 0;
-    if (!any_ready(ls, now) || !guard_can_seal(ls->above.guard))
+    uint32_t total = 0, done;
+    if (!guard_can_seal(ls->above.guard))
         return 0;
-    do
-        total += transmit_pairs(ls, now);
-    while (shrink(ls)); /* bound: PDUs above base go in pieces then */
+    do {
+        done = any_ready(ls, now) ? transmit_some_of_pairs(ls, now) : 0;
+        total += done;
+    } while (shrink(ls) || done); /* bound: windows; PDUs above base go in pieces after a refusal */
     return total;
 }
 

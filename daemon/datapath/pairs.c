@@ -68,6 +68,7 @@ void pairs_step(const struct dp_above *above, uint64_t now, uint32_t drained)
             if (api->poll_due(p->core) <= now)
                 api->poll(p->core, now);
         }
+        ps->pending = status & ZJ_S_PENDING ? ps->pending | 1ull << other : ps->pending & ~(1ull << other);
         if (status & ZJ_S_DELIVER || (p->waits && status & ZJ_S_ROOM))
             ps->news |= 1ull << other;
     }
@@ -95,6 +96,7 @@ int dp_pair(struct dp *d, uint32_t station, struct zj_core *core)
     ps->open = core ? ps->open | bit : ps->open & ~bit;
     ps->news &= ~bit;
     ps->asked &= ~bit;
+    ps->pending &= ~bit;
     for (uint32_t i = 0; core && i < ps->kept_count; i++) {
         const struct dp_asked *a = &ps->kept[i];
         if (a->other == station - 1)

@@ -353,6 +353,7 @@ static void turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
         /* Frames first: other stations wait for them, our clients only for us. */
         uint32_t sent = links_transmit(&d->links, now, &more);
         sent += turn_pairs(d, now, drained, &work, &more);
+        status |= d->pairs.pending ? ZJ_S_PENDING : 0;
         clients_release(d);
         work += deliver(d, &undelivered);
         progress += sent + work;

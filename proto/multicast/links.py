@@ -23,9 +23,9 @@ from .sendqueue import SendQueue
 if TYPE_CHECKING:
     from .fast import FastStation
 
-WINDOW: Final = 32
+WINDOW: Final = 64
 SLOTS: Final = 128
-"""Of a link, PDUs."""
+"""Of a link, PDUs: those under way at most, and buffers of each end."""
 MESSAGE_MAX: Final = 1024 * 1024
 """Bytes of the largest message of a program to such groups, and of all messages of an originator that are not finished."""
 MESSAGE_EXTRA: Final = 256

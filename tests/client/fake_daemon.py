@@ -216,7 +216,8 @@ class FakeDaemon:
                 {"station": s, "incarnation": 10 + s, "host": f"host{s}", "letter": "A", "state": "up", "member": True}
                 for s in (1, 2, 3)
             ]
-            self.reply(c, number, {"group": name, "members": members, **({} if name else {"detail": detail})})
+            tokens = {"tokens": {"hosts": [1, 3], "super": 1, "follows": [[1, 1], [2, 3], [3, 3]]}} if name == "tokens" else {}
+            self.reply(c, number, {"group": name, "members": members, **tokens, **({} if name else {"detail": detail})})
         elif what == 3:
             self._admin(c, number, json.loads(body))
         else:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import pytest
-from zenjun.daemon.client import Message, SyncConnection, SyncGroup, View, connect_sync
+from zenjun.daemon.client import Message, SyncConnection, SyncGroup, Tokens, View, connect_sync
 from zenjun.tools.lab import Lab, Station
 
 from .cluster import cluster, in_parallel, kill, status, together, wait_for
@@ -81,6 +81,8 @@ def test_two_groups_that_share_a_station(segment: Lab, order: MemberOrder, loss:
     where = [(1, "a", ""), (2, "ab", ""), (3, "b", ""), (4, "", "ab")]
     with talkers(segment, order, where) as members:
         one, two, three, outside = members
+        hosts = Tokens((2,), 2, {1: 2, 2: 2}) if order == "token" else None
+        assert one.connection.tokens("a") == outside.connection.tokens("a") == hosts
         segment.set_loss(loss)
         try:
             plans = [(one, "a"), (two, "ab"), (three, "b"), (outside, "ab")]

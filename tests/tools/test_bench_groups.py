@@ -38,7 +38,8 @@ def test_a_plan_has_all_cells() -> None:
     cells = plan.cells()
     assert {cell[0] for cell in cells} == set(WHAT)
     assert sum(cell[0] == "lone" for cell in cells) == 2 * 4 * len(ORDERS)
-    assert ("steady", "idle", 3, "preack") in cells and ("kill", "idle", 3, "preack") not in cells
+    assert ("steady", "idle", 3, "preack", 1) in cells and ("kill", "idle", 3, "preack", 1) not in cells
+    assert [c.hosts for c in cells if c[0] == "latency" and c.order == "token" and c.level == "ordered"] == [1, 2, 3]
     assert GroupsPlan(stations=4, what=("pairs",), orders=("token",), repeat=3).runs() == 3
 
 
@@ -56,7 +57,10 @@ def test_what_failed_is_left_out() -> None:
         {**steady, "order": "idle", "rx_per_s": {"inside": 5, "outside": 4}, "cores": {"inside": 0.01, "outside": 0.02}},
         {**steady, "order": "token", "rx_per_s": {"inside": 300, "outside": 4}, "cores": {"inside": 0.1, "outside": 0.02}},
     ]
+    latency = {**HEAD, "what": "latency", "order": "token", "group": 3, "level": "ordered", "own_us": 1.0, "messages_per_s": 2.0}
+    some += [{**latency, "hosts": hosts, "latency_us": 10.0 * hosts} for hosts in (1, 2)]
     text = render([failed, *some])
+    assert "| token | 10 | 1 | 2 |" in text and "| token, 2 hosts | 20 | 1 | 2 |" in text
     assert "pairs" not in text and "| token | 300 | 4 |" in text and "| idle | 5 | 4 | 0.01 | 0.02 | – |" in text
 
 
@@ -83,7 +87,8 @@ def test_a_station_that_was_killed_runs_again_whatever_becomes_of_the_cell(monke
     class Silent:
         station = 1
 
-        def __init__(self, station: int, process: object) -> None: ...
+        def __init__(self, station: int, process: object) -> None:
+            self.process = SimpleNamespace(pid=0)
 
         def line(self, word: str, deadline: float) -> str:
             if word == "RESULT":
@@ -95,13 +100,14 @@ def test_a_station_that_was_killed_runs_again_whatever_becomes_of_the_cell(monke
         def end(self, grace_s: float) -> None: ...
 
     done: list[str] = []
-    system = SimpleNamespace(kill=lambda station: done.append("kill"), restart=lambda station: done.append("restart"))
+    system = SimpleNamespace(daemon_pids=list, interface="", kill=lambda station: done.append("kill"), restart=lambda station: done.append("restart"))
     lab = SimpleNamespace(stations={}, wait_open=lambda seconds: done.append("open"))
     monkeypatch.setattr(bench_groups, "Client", Silent)
-    monkeypatch.setattr(bench_groups._Cell, "_spawn", lambda *_: None)
+    monkeypatch.setattr(bench_groups._Loaded, "_spawn", lambda *_: None)
+    monkeypatch.setattr(bench_groups._Loaded, "_words", lambda *_: [])
     monkeypatch.setattr(bench_groups, "WARM_S", 0.0)
     plan = GroupsPlan(stations=4, seconds=0.0)
-    cell = bench_groups._Cell(plan, cast("Any", lab), cast("Any", system), "kill", "token", 3, "preack")
+    line = bench_groups.Line("kill", "token", 3, "preack")
     with pytest.raises(BenchError):
-        cell.measure()
+        bench_groups._Loaded(plan, cast("Any", lab), cast("Any", system), line).measure()
     assert done == ["kill", "restart", "open"]

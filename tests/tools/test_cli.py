@@ -396,6 +396,15 @@ def test_status_of_another_version_is_shown_as_far_as_it_goes(capsys: pytest.Cap
     assert "[red]x[/red]" in out.getvalue(), "names are text, not markup"
 
 
+def test_tokens(fake: FakeThread) -> None:
+    assert zenjun("members", "tokens", "--tokens").stdout == b"1\tsuper token\n2\tfollows 3\n3\ttoken\n"
+    found = json.loads(zenjun("members", "tokens", "--tokens", "--json").stdout)
+    assert found == {"hosts": [1, 3], "super": 1, "follows": [[1, 1], [2, 3], [3, 3]]}
+    other = zenjun("members", "g", "--tokens")
+    assert not other.stdout and b"no program is in a group g of order token" in other.stderr
+    assert b"--tokens needs GROUP" in zenjun("members", "--tokens", code=2).stderr
+
+
 def test_members(fake: FakeThread) -> None:
     assert zenjun("members").stdout == b"1\thost1\tA\n2\thost2\tA\n3\thost3\tA\n"
     assert [m[0] for m in json.loads(zenjun("members", "--json").stdout)] == [1, 2, 3]

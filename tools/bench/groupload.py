@@ -1,4 +1,5 @@
-"""A program of ``zenjun bench groups``: ``python -m zenjun.tools.bench.groupload``. It joins a group, and sends to it or listens.
+"""A program of ``zenjun bench groups``: ``python -m zenjun.tools.bench.groupload``. It joins a group, and sends lone messages to it,
+or listens.
 
 ``READY`` on standard output: it has joined. A line ``GO START SECONDS`` on standard input (START: monotonic nanoseconds) begins
 the window; in mode ``closed`` it ends after as many messages as were asked for. ``RESULT JSON`` follows, and the program ends
@@ -21,11 +22,8 @@ from ...daemon.client import Order, SendLevel, connect
 from ...daemon.client.aio import Group
 from ..histories.tasks import until_one_ends
 
-MODES: Final = ("listen", "closed", "rate", "full")
+MODES: Final = ("listen", "closed")
 STAMP: Final = struct.Struct("<q")
-TICK_S: Final = 0.005
-WINDOW: Final = 256
-"""Messages under way in mode ``full``: what a station may have unfinished in a group of order token or abcast."""
 TIMEOUT_S: Final = 60.0
 
 
@@ -41,8 +39,6 @@ class Program:
         """From sending to delivery here, ns, in the window."""
         self._delivered = 0
         self._sent = 0
-        self._gap = 0
-        self._last = 0
 
     def _body(self) -> bytes:
         return STAMP.pack(time.monotonic_ns()).ljust(self._a.size, b"x")
@@ -72,8 +68,7 @@ class Program:
             "sent": self._sent,
             "delivered": self._delivered,
             "done_us": [t // 1000 for t in self._times],
-            "latency_us": [t // 1000 for t in self._latencies[:: max(1, len(self._latencies) // 2000)]],
-            "gap_ms": self._gap / 1e6,
+            "latency_us": [t // 1000 for t in self._latencies],
         }
 
     async def _read(self, group: Group) -> None:
@@ -83,36 +78,19 @@ class Program:
             now = time.monotonic_ns()
             if not first <= now < end:
                 continue
-            self._gap = max(self._gap, now - self._last) if self._last else 0
-            self._last = now
             self._delivered += len(batch)
             self._latencies += (now - STAMP.unpack_from(m.data)[0] for m in batch)
 
     async def _send(self, group: Group) -> None:
-        mode, end = self._a.mode, self._window[1]
+        end = self._window[1]
         level: SendLevel = self._a.level
-        if mode == "closed":
+        if self._a.mode == "closed":
             for _ in range(self._a.count):
                 began = time.monotonic_ns()
                 await group.send(self._body(), level)
                 self._times.append(time.monotonic_ns() - began)
                 self._sent += 1
                 await asyncio.sleep(self._a.pause)
-        elif mode == "rate":
-            due, owed = time.monotonic(), 0.0
-            while time.monotonic_ns() < end:
-                due += TICK_S
-                await asyncio.sleep(max(0.0, due - time.monotonic()))
-                owed += self._a.rate * TICK_S
-                while owed >= 1:
-                    owed -= 1
-                    await group.send(self._body(), "sent")
-                    self._sent += 1
-        elif mode == "full":
-            async with group.pipeline(level, window=WINDOW) as pipeline:
-                while time.monotonic_ns() < end:
-                    await pipeline.put(self._body())
-                    self._sent += 1
         await asyncio.sleep(max(0.0, (end - time.monotonic_ns()) / 1e9))
 
 
@@ -125,7 +103,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--level", choices=("ordered", "preack"), default="preack")
     parser.add_argument("--mode", choices=MODES, required=True)
     parser.add_argument("--size", type=int, default=100)
-    parser.add_argument("--rate", type=float, default=0.0, help="messages per second, mode rate")
     parser.add_argument("--count", type=int, default=0, help="messages, mode closed")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between two, mode closed")
     with contextlib.suppress(KeyboardInterrupt):

@@ -1,8 +1,9 @@
 """What groups of orders ``token`` and ``abcast`` cost beside ``total``, in one lab of eight stations.
 
 Lone messages, in a lab with slow timers: frames received by all stations together for one message, and how long its sender waits,
-for groups of one station to all. Then with the default timers: a steady stream to a group of three, and what a station outside
-has of it; four disjoint pairs at full speed; a group of three at full speed; a kill outside the group.
+for groups of one station to all. Then with the default timers, and with the load program of ``zenjun bench``, which is in C, for all
+orders alike: time to delivery with one message under way; a steady stream to a group of three, and what a station outside has of
+it; disjoint pairs at full speed; a group of three at full speed; a kill outside the group.
 """
 
 from __future__ import annotations
@@ -15,18 +16,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from itertools import count
+from typing import Any, Final, NamedTuple
 
 from ..lab import Lab, LabError
-from .cell import BenchError, Client, Json
-from .measure import cpu_ns
+from .cell import BenchError, Cell, Client, Json, problems, worst
+from .measure import Interface, cpu_ns, sleep_until
 from .plan import machine
-from .systems import Zenjun
+from .systems import Zenjun, worker
 from .table import markdown, number
 
 KIND: Final = "groups"
 ORDERS: Final = ("total", "abcast", "token")
-WHAT: Final = ("lone", "steady", "pairs", "full", "kill")
+ORDER_NUMBERS: Final = {"total": 0, "abcast": 2, "token": 3}
+"""``enum zenjun_order``."""
+WHAT: Final = ("lone", "latency", "steady", "pairs", "full", "kill")
 QUIET: Final[Mapping[str, Mapping[str, Any]]] = {
     "cluster": {
         "poll_delay_ms": 1000,
@@ -43,11 +47,32 @@ LONE_PAUSE_S: Final = 0.08
 READY_S: Final = 60.0
 LEAD_NS: Final = 100_000_000
 WARM_S: Final = 0.5
+DRAIN_S: Final = 10.0
 GROUP: Final = 3
 """Stations of the group, where only one size is measured."""
 RATE: Final = 1000.0
+SIZE: Final = 100
+PAIR_SIZE: Final = 1300
+"""Bytes of a message."""
 
 Report = Callable[[Json], None]
+
+
+class Line(NamedTuple):
+    """What one line measures."""
+
+    what: str
+    order: str
+    group: int
+    """Stations of the group."""
+    level: str
+    hosts: int = 1
+    """Stations of the group that have a token: each but the first is in a group of its own as well. Of order ``token``."""
+
+    @property
+    def name(self) -> str:
+        """Of the order, for tables."""
+        return self.order if self.hosts == 1 else f"{self.order}, {self.hosts} hosts"
 
 
 @dataclass(frozen=True)
@@ -64,16 +89,20 @@ class GroupsPlan:
     repeat: int = 1
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def cells(self) -> list[tuple[str, str, int, str]]:
-        """(what, order, size of the group, level) of each line of one round."""
+    def cells(self) -> list[Line]:
+        """The lines of one round."""
         out = []
         if "lone" in self.what:
             sizes = range(1, self.stations + 1)
-            out += [("lone", order, n, level) for level in ("ordered", "preack") for n in sizes for order in self.orders]
+            out += [Line("lone", order, n, level) for level in ("ordered", "preack") for n in sizes for order in self.orders]
         for what in self.what:
-            if what != "lone":
+            if what == "latency":
+                for level in ("ordered", "preack"):
+                    for order in self.orders:
+                        out += [Line(what, order, GROUP, level, h) for h in range(1, GROUP + 1 if order == "token" else 2)]
+            elif what != "lone":
                 orders = (*(("idle",) if what == "steady" else ()), *self.orders)
-                out += [(what, order, 2 if what == "pairs" else GROUP, "preack") for order in orders]
+                out += [Line(what, order, 2 if what == "pairs" else GROUP, "preack") for order in orders]
         return out
 
     def runs(self) -> int:
@@ -85,18 +114,17 @@ def run(plan: GroupsPlan, report: Report, starting: Callable[[str], None] = lamb
     """Run everything; ``report`` gets one JSON object a line. Raises LabError when the lab cannot be made."""
     cells = plan.cells()
     for lone in (True, False):
-        some = [cell for cell in cells if (cell[0] == "lone") is lone]
+        some = [cell for cell in cells if (cell.what == "lone") is lone]
         if not some:
             continue
         with _cluster(plan, QUIET if lone else {}) as (lab, system):
             for repeat in range(1, plan.repeat + 1):
-                for what, order, size, level in some:
-                    starting(f"{what} {order} {size}")
-                    head = {"bench": KIND, "system": "zenjun", "stations": plan.stations, "what": what, "order": order}
-                    head |= {"group": size, "level": level, "repeat": repeat, "machine": machine()}
-                    head["started"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                for line in some:
+                    starting(f"{line.what} {line.name} {line.group}")
+                    head = {"bench": KIND, "system": "zenjun", "stations": plan.stations, **line._asdict(), "repeat": repeat}
+                    head |= {"machine": machine(), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
                     try:
-                        figures = _Cell(plan, lab, system, what, order, size, level).measure()
+                        figures = (_Lone if lone else _Loaded)(plan, lab, system, line).measure()
                     except (BenchError, LabError) as error:
                         figures = {"ok": False, "problems": [str(error)]}
                     report({**head, **figures})
@@ -117,135 +145,223 @@ def _cluster(plan: GroupsPlan, options: Mapping[str, Mapping[str, Any]]) -> Iter
 
 
 @dataclass
-class _Edge:
-    """Counters of all stations at one moment, in their order."""
-
-    at_ns: int
-    rx: list[int]
-    cpu: list[int]
-
-    @classmethod
-    def take(cls, lab: Lab) -> _Edge:
-        told = [station.status(15.0) for station in lab.stations.values()]
-        pids = [station.daemon.pid if station.daemon is not None else 0 for station in lab.stations.values()]
-        rx = [int(t["counters"]["datapath"]["rx_frames"]) for t in told]
-        return cls(time.monotonic_ns(), rx, [cpu_ns(pid) for pid in pids])
-
-
-@dataclass
-class _Cell:
+class _Measured:
     """One line."""
 
     plan: GroupsPlan
     lab: Lab
     system: Zenjun
-    what: str
-    order: str
-    size: int
-    level: str
+    line: Line
+
+    def _spawn(self, station: int, argv: list[str]) -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        return self.lab.station(station).spawn(argv, stdin=pipe, stdout=pipe, stderr=pipe)
+
+    def _socket(self, station: int) -> str:
+        return str(self.lab.station(station).socket_path)
+
+
+# ---- lone messages
+
+
+@dataclass
+class _Lone(_Measured):
+    """One message at a time, of a program that waits for it (groupload.py)."""
 
     def measure(self) -> Json:
         """The figures. Raises BenchError, LabError."""
         clients: list[Client] = []
         grace_s = 0.0
-        killed = False
         try:
-            for station, words in self._programs():
-                clients.append(Client(station, self._spawn(station, words)))
+            for station in [*range(2, self.line.group + 1), 1]:
+                clients.append(Client(station, self._spawn(station, self._words(station))))
                 clients[-1].line("READY", time.monotonic() + READY_S)  # a message to a group without members goes to nobody
             time.sleep(WARM_S)
-            before = _Edge.take(self.lab)
-            seconds = self.plan.count * (LONE_PAUSE_S + 0.1) if self.what == "lone" else self.plan.seconds
+            before = self._edge()
+            seconds = self.plan.count * (LONE_PAUSE_S + 0.1)
             start = time.monotonic_ns() + LEAD_NS
             for client in clients:
                 client.say(f"GO {start} {seconds}")
-            if self.what == "kill":
-                time.sleep(LEAD_NS / 1e9 + self.plan.seconds / 3)
-                self.system.kill(self.plan.stations)
-                killed = True
-            elif self.order == "idle":
-                time.sleep(LEAD_NS / 1e9 + seconds)
             deadline = time.monotonic() + seconds + READY_S
-            results = [(c.station, json.loads(c.line("RESULT", deadline))) for c in clients]
-            if self.what == "lone":
-                time.sleep(4 * LONE_PAUSE_S)
-            after = before if killed else _Edge.take(self.lab)
-            grace_s = 0.0 if killed else 2.0
+            results = [json.loads(c.line("RESULT", deadline)) for c in clients]
+            time.sleep(4 * LONE_PAUSE_S)
+            after = self._edge()
+            grace_s = 2.0
         finally:
             for client in clients:
+                client.end(grace_s)
+        return self._figures(results, [b - a for a, b in zip(before, after, strict=True)])
+
+    def _words(self, station: int) -> list[str]:
+        n, order, level = self.line.group, self.line.order, self.line.level
+        words = [sys.executable, "-m", "zenjun.tools.bench.groupload", "--target", self._socket(station)]
+        words += ["--group", f"lone{order}{n}{level}", "--order", order, "--level", level, "--size", str(SIZE)]
+        words += ["--mode", "closed" if station == 1 else "listen", "--count", str(self.plan.count)]
+        return [*words, "--pause", str(LONE_PAUSE_S)]
+
+    def _edge(self) -> list[int]:
+        """Frames that all stations have received, and the processor time of all daemons, ns."""
+        told = [station.status(15.0) for station in self.lab.stations.values()]
+        frames = sum(int(t["counters"]["datapath"]["rx_frames"]) for t in told)
+        return [frames, sum(cpu_ns(pid) for pid in self.system.daemon_pids())]
+
+    def _figures(self, results: Sequence[Json], spent: Sequence[int]) -> Json:
+        out: Json = {"problems": []}
+        out["frames"] = spent[0] / self.plan.count
+        out["cpu_us"] = spent[1] / 1e3 / self.plan.count
+        out["done_us"] = statistics.median([t for r in results for t in r["done_us"]])
+        latencies = [statistics.median(r["latency_us"]) for r in results if r["latency_us"] and not r["done_us"]]
+        out["latency_us"] = max(latencies, default=None)  # at the slowest of the others
+        least = min(int(r["delivered"]) for r in results)
+        if least < self.plan.count:
+            out["problems"].append(f"{least} of {self.plan.count} messages were delivered at some member")
+        out["ok"] = not out["problems"]
+        return out
+
+
+# ---- everything else
+
+
+class _Group(NamedTuple):
+    """Load programs that form a group."""
+
+    name: str
+    order: str
+    stations: tuple[int, ...]
+    """In the order of their numbers in the load program: those that send come first."""
+    cell: Cell
+
+
+@dataclass
+class _Edge:
+    """At one moment, of all stations in their order: frames that their interfaces have received, processor time of their daemons;
+    and that of all load programs."""
+
+    at_ns: int
+    rx: list[int]
+    cpu: list[int]
+    programs: int
+
+    @classmethod
+    def take(cls, system: Zenjun, programs: Sequence[int]) -> _Edge:
+        pids = system.daemon_pids()
+        try:
+            rx = [Interface.read(pid, system.interface).rx_frames for pid in pids]
+        except OSError as error:
+            raise BenchError(str(error)) from error
+        return cls(time.monotonic_ns(), rx, [cpu_ns(pid) for pid in pids], sum(map(cpu_ns, programs)))
+
+
+_serial = count(1)
+"""Each line has groups of its own."""
+
+
+@dataclass
+class _Loaded(_Measured):
+    """Load programs in C, one or more groups of them."""
+
+    def measure(self) -> Json:
+        """The figures. Raises BenchError, LabError."""
+        groups = self._groups()
+        clients: list[list[Client]] = []
+        grace_s = 0.0
+        killed = False
+        try:
+            for group in groups:
+                clients.append([])
+                for number, station in enumerate(group.stations, 1):
+                    clients[-1].append(Client(station, self._spawn(station, self._words(group, number, station))))
+            everyone = [client for some in clients for client in some]
+            for client in everyone:
+                client.line("READY", time.monotonic() + READY_S)
+            time.sleep(WARM_S)
+            pids = [client.process.pid for client in everyone]
+            t0 = time.monotonic_ns() + LEAD_NS
+            w0 = t0 + int(WARM_S * 1e9)
+            w1 = w0 + int(self.plan.seconds * 1e9)
+            for client in everyone:
+                client.say(f"GO {t0} {w0} {w1} {w1 + int(DRAIN_S * 1e9)}")
+            sleep_until(w0)
+            before = _Edge.take(self.system, pids)
+            if self.line.what == "kill":
+                sleep_until(w0 + int(self.plan.seconds / 3 * 1e9))
+                for client in everyone:
+                    client.say("MARK")
+                self.system.kill(self.plan.stations)
+                killed = True
+            sleep_until(w1)
+            after = before if killed else _Edge.take(self.system, pids)
+            deadline = time.monotonic() + DRAIN_S + READY_S
+            results = [[json.loads(client.line("RESULT", deadline)) for client in some] for some in clients]
+            grace_s = 0.0 if killed else 2.0
+        finally:
+            for client in [client for some in clients for client in some]:
                 client.end(grace_s)
             if killed:  # the next cell wants all stations, whatever became of this one
                 self.system.restart(self.plan.stations)
                 self.lab.wait_open(READY_S)
-        return self._figures(results, before, after)
+        return self._figures(list(zip(groups, results, strict=True)), before, after)
 
-    def _programs(self) -> list[tuple[int, list[str]]]:
-        """(station, words) of each program; a sender is the last one of its group."""
-        n, order = self.size, self.order
+    def _groups(self) -> list[_Group]:
+        what, order, n, level, hosts = self.line
         if order == "idle":
             return []
-        if self.what == "pairs":
-            out = []
-            for first in range(1, self.plan.stations, 2):
-                name = f"pair{order}{first}"
-                out += [(first + 1, self._words(name, "listen", 1300)), (first, self._words(name, "full", 1300))]
-            return out
-        name = f"{self.what}{order}{n}{self.level}"
-        if self.what == "full":
-            return [(station, self._words(name, "full")) for station in range(1, n + 1)]
-        mode = "closed" if self.what == "lone" else "rate"
-        listeners = [(station, self._words(name, "listen")) for station in range(2, n + 1)]
-        return [*listeners, (1, self._words(name, mode))]
+        name = f"{what}{next(_serial)}"
 
-    def _words(self, group: str, mode: str, size: int = 100) -> list[str]:
-        words = ["--group", group, "--order", self.order, "--level", self.level, "--mode", mode, "--size", str(size)]
-        words += ["--rate", str(RATE), "--count", str(self.plan.count), "--pause", str(LONE_PAUSE_S)]
-        return words
+        def cell(mode: str, stations: int = n, senders: int = 1, size: int = SIZE) -> Cell:
+            rate = RATE if mode == "rate" else 0.0
+            seconds = self.plan.seconds
+            return Cell(stations, senders, size, level, mode, 0.0, 1500, seconds, WARM_S, DRAIN_S, rate, watch=what == "kill")
 
-    def _spawn(self, station: int, words: list[str]) -> subprocess.Popen[bytes]:
-        at = self.lab.station(station)
-        argv = [sys.executable, "-m", "zenjun.tools.bench.groupload", "--target", str(at.socket_path), *words]
-        pipe = subprocess.PIPE
-        return at.spawn(argv, stdin=pipe, stdout=pipe, stderr=pipe)
+        members = tuple(range(1, n + 1))
+        if what == "pairs":
+            firsts = range(1, self.plan.stations, 2)
+            return [_Group(f"{name}-{k}", order, (k, k + 1), cell("throughput", size=PAIR_SIZE)) for k in firsts]
+        if what == "full":
+            return [_Group(name, order, members, cell("throughput", senders=n))]
+        own = [_Group(f"{name}-{k}", order, (k,), cell("idle", stations=1)) for k in range(1, hosts + 1) if hosts > 1]
+        return [_Group(name, order, members, cell("closed" if what == "latency" else "rate")), *own]
 
-    def _figures(self, results: Sequence[tuple[int, Json]], before: _Edge, after: _Edge) -> Json:
+    def _words(self, group: _Group, number: int, station: int) -> list[str]:
+        words = [*worker("load"), *group.cell.client_arguments(number), "--target", self._socket(station)]
+        return [*words, "--group", group.name, "--order", str(ORDER_NUMBERS[group.order])]
+
+    def _figures(self, groups: Sequence[tuple[_Group, Sequence[Json]]], before: _Edge, after: _Edge) -> Json:
         """From what the programs say, and from the counters."""
-        members = [r for _, r in results]
-        out: Json = {"ok": True, "problems": []}
+        out: Json = {"problems": [text for group, results in groups for text in problems(group.cell, results)]}
         span_s = (after.at_ns - before.at_ns) / 1e9
+        inside = self.line.group
         rx = [b - a for a, b in zip(before.rx, after.rx, strict=True)]
         cpu = [(b - a) / 1e9 for a, b in zip(before.cpu, after.cpu, strict=True)]
         if span_s:
-            outside = rx[self.size :] or [0]
-            out["rx_per_s"] = {"outside": max(outside) / span_s, "inside": sum(rx[: self.size]) / self.size / span_s}
+            out["rx_per_s"] = {"outside": max(rx[inside:] or [0]) / span_s, "inside": sum(rx[:inside]) / inside / span_s}
             out["cores"] = {
-                "outside": max(cpu[self.size :] or [0.0]) / span_s,
-                "inside": sum(cpu[: self.size]) / self.size / span_s,
+                "outside": max(cpu[inside:] or [0.0]) / span_s,
+                "inside": sum(cpu[:inside]) / inside / span_s,
                 "all": sum(cpu) / span_s,
+                "programs": (after.programs - before.programs) / 1e9 / span_s,
             }
-        if not members:
-            return out
-        sent = sum(int(r["sent"]) for r in members)
-        delivered = [int(r["delivered"]) for r in members]
-        if self.what == "lone":
-            times = [t for r in members for t in r["done_us"]]
-            out["frames"] = sum(rx) / self.plan.count
-            out["cpu_us"] = sum(cpu) * 1e6 / self.plan.count
-            out["done_us"] = statistics.median(times)
-            if min(delivered) < self.plan.count:
-                out["problems"].append(f"{min(delivered)} of {self.plan.count} messages were delivered at some member")
-        else:
-            latencies = [t for r in members for t in r["latency_us"]]
-            slowest = min(delivered) if self.what != "pairs" else sum(delivered) // 2
-            out["messages_per_s"] = slowest / self.plan.seconds
-            out["latency_us"] = statistics.median(latencies) if latencies else 0
-            out["gap_ms"] = max(float(r["gap_ms"]) for r in members)
-            if slowest:
-                out["cpu_us"] = sum(cpu) * 1e6 / slowest
-        if not sent or not min(delivered):
-            out["problems"].append("nothing was delivered")
+        some = [(group, results) for group, results in groups if group.cell.mode != "idle"]
+        if some:
+            delivered = sum(min(r["window_messages"] for r in results) for _, results in some)
+            out["messages_per_s"] = delivered / self.plan.seconds
+            out["latency_us"] = self._latency(some, "others")
+            out["own_us"] = self._latency(some, "self")
+            out["gap_ms"] = max(r["gap_max_ms_by_phase"][-1] for _, results in some for r in results)
+            out["gap_before_ms"] = max(r["gap_max_ms_by_phase"][0] for _, results in some for r in results)
+            if delivered and span_s:
+                out["cpu_us"] = sum(cpu) * 1e6 / delivered
+                out["programs_us"] = (after.programs - before.programs) / 1e3 / delivered
+            if not delivered:
+                out["problems"].append("nothing was delivered")
         out["ok"] = not out["problems"]
         return out
+
+    @staticmethod
+    def _latency(groups: Sequence[tuple[_Group, Sequence[Json]]], who: str) -> float | None:
+        """Of the station where the median is highest, the median over the groups; µs."""
+        found = [figures["p50_us"] for _, results in groups if (figures := worst(results, who)) is not None]
+        return statistics.median(found) if found else None
 
 
 # ---- tables
@@ -264,38 +380,58 @@ def render(rows: Sequence[Json]) -> str:
                 cells = [_median(lone, key, order, size) for key in ("frames", "done_us", "cpu_us") for order in orders]
                 lines.append([str(size), *cells])
             out.append(f"Lone messages at {level}\n\n{markdown(heads, lines)}\n\n{cheaper(lone)}")
-    titles = {
-        "steady": (
-            "1,000 messages/s to a group of three",
-            ("rx_per_s.inside", "rx_per_s.outside", "cores.inside", "cores.outside", "latency_us"),
-        ),
-        "pairs": ("Four pairs at full speed, 1300 B", ("messages_per_s", "latency_us", "cpu_us")),
-        "full": ("Three senders at full speed in a group of three, 100 B", ("messages_per_s", "latency_us", "cpu_us")),
-        "kill": ("A station outside is killed, 1,000 messages/s in a group of three", ("gap_ms", "messages_per_s")),
-    }
-    for what, (title, keys) in titles.items():
-        some = [r for r in rows if r["what"] == what and r["ok"]]
+    for (what, level), (title, keys) in TABLES.items():
+        some = [r for r in rows if r["what"] == what and r["level"] == level and r["ok"]]
         if some:
-            lines = [[order, *(_median(some, key, order) for key in keys)] for order in dict.fromkeys(r["order"] for r in some)]
+            names = dict.fromkeys((r["order"], r.get("hosts", 1)) for r in some)
+            lines = []
+            for order, hosts in names:
+                those = [r for r in some if r.get("hosts", 1) == hosts]
+                lines.append([Line(what, order, 0, level, hosts).name, *(_median(those, key, order) for key in keys)])
             out.append(f"{title}\n\n{markdown(['order', *(HEADS[key] for key in keys)], lines)}")
     return "\n\n".join(out) + "\n"
 
 
+TABLES: Final = {
+    ("latency", "ordered"): ("One message under way, group of three, ordered", ("latency_us", "own_us", "messages_per_s")),
+    ("latency", "preack"): ("One message under way, group of three, preack", ("latency_us", "own_us", "messages_per_s")),
+    ("steady", "preack"): (
+        "1,000 messages/s to a group of three",
+        ("rx_per_s.inside", "rx_per_s.outside", "cores.inside", "cores.outside", "latency_us", "messages_per_s"),
+    ),
+    ("pairs", "preack"): (
+        "Disjoint pairs at full speed, 1300 B",
+        ("messages_per_s", "latency_us", "cpu_us", "programs_us", "cores.all", "cores.programs"),
+    ),
+    ("full", "preack"): (
+        "Three senders at full speed in a group of three, 100 B",
+        ("messages_per_s", "latency_us", "cpu_us", "programs_us", "cores.all", "cores.programs"),
+    ),
+    ("kill", "preack"): (
+        "A station outside is killed, 1,000 messages/s in a group of three",
+        ("gap_ms", "gap_before_ms", "messages_per_s"),
+    ),
+}
 HEADS: Final = {
     "rx_per_s.inside": "frames/s at a member's station",
     "rx_per_s.outside": "frames/s at a station outside, at most",
     "cores.inside": "cores of a member's daemon",
     "cores.outside": "cores of a daemon outside, at most",
-    "latency_us": "µs to delivery, median",
+    "cores.all": "cores of all daemons",
+    "cores.programs": "cores of the programs",
+    "latency_us": "µs to delivery, median at the slowest station",
+    "own_us": "µs to own delivery, median",
     "messages_per_s": "messages/s",
     "cpu_us": "µs of all daemons for a message",
+    "programs_us": "µs of the programs for a message",
     "gap_ms": "longest pause, ms",
+    "gap_before_ms": "before the kill, ms",
 }
 
 
 def _value(row: Json, key: str) -> float | None:
     for part in key.split("."):
-        if part not in row:
+        if row.get(part) is None:
             return None
         row = row[part]
     return float(row)  # type: ignore[arg-type]
@@ -312,13 +448,14 @@ def cheaper(lone: Sequence[Json]) -> str:
     out = []
     for order in ("token", "abcast"):
         for key, what in (("frames", "frames received"), ("done_us", "time until done"), ("cpu_us", "processor time")):
-            by: dict[str, dict[int, float]] = {}
+            by: dict[str, dict[int, list[float]]] = {}
             for r in lone:
                 if r["order"] in (order, "total"):
-                    by.setdefault(r["order"], {}).setdefault(r["group"], float(r[key]))
+                    by.setdefault(r["order"], {}).setdefault(r["group"], []).append(float(r[key]))
             if len(by) < 2:
                 continue
-            both = [n for n in sizes if all(n in measured for measured in by.values())]
-            first = next((n for n in both if all(by["total"][m] <= by[order][m] for m in both if m >= n)), None)
+            mid = {name: {n: statistics.median(values) for n, values in measured.items()} for name, measured in by.items()}
+            both = [n for n in sizes if all(n in measured for measured in mid.values())]
+            first = next((n for n in both if all(mid["total"][m] <= mid[order][m] for m in both if m >= n)), None)
             out.append(f"{order}, {what}: {'never' if first is None else f'from N = {first} on'}")
     return f"`total` is cheaper than … {'; '.join(out)}." if out else ""

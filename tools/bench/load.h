@@ -34,6 +34,7 @@ struct zl_options {
     uint32_t size;     /* bytes of every message, ZL_SIZE_MIN..ZL_SIZE_MAX */
     uint32_t inflight; /* most own messages sent and not yet delivered here, at least 1 */
     uint32_t level;    /* 0 ordered, 1 preack, 2 ack; for backends that have levels */
+    uint32_t order;    /* of the group, for backends that have several: enum zenjun_order */
     enum zl_mode mode;
     int watch;
     double rate;        /* messages per second of this sender, mode rate */

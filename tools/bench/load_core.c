@@ -434,6 +434,7 @@ static int zl_parse(int argc, char **argv)
                                   .size = number(argc, argv, "--size", "64"),
                                   .inflight = number(argc, argv, "--inflight", "1024"),
                                   .level = number(argc, argv, "--level", "1"),
+                                  .order = number(argc, argv, "--order", "0"),
                                   .mode = (enum zl_mode)m,
                                   .watch = number(argc, argv, "--watch", "0") != 0,
                                   .rate = strtod(zl_argument(argc, argv, "--rate", "1000"), NULL),

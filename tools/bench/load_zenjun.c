@@ -111,7 +111,7 @@ static int open_zenjun(const struct zl_options *o, uint64_t end)
     if (!message || reach(o->target, end))
         return -1;
     zl_pattern(message, message_bytes);
-    error = zenjun_join(z, o->group, (int)o->level, ZENJUN_ORDER_TOTAL, 0, NULL, &group);
+    error = zenjun_join(z, o->group, (int)o->level, (int)o->order, 0, NULL, &group);
     if (error)
         fprintf(stderr, "load: group %s: %s\n", o->group, zenjun_strerror(error));
     return error ? -1 : 0;

@@ -29,12 +29,15 @@ from .events import describe, stations
     show_default=True,
     help="With --watch and GROUP: seconds between looks.",
 )
+@click.option("--tokens", is_flag=True, help="Of a group of order token: who decides, and whom each station follows.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON list; with --watch one line a change.")
 @click.option(
     "-t", "--timeout", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Seconds to wait for an answer."
 )
 @socket_option
-def members(group: str, watch: bool, retry: bool, interval: float, as_json: bool, timeout: float, path: str | None) -> None:
+def members(
+    group: str, watch: bool, retry: bool, interval: float, tokens: bool, as_json: bool, timeout: float, path: str | None
+) -> None:
     """List the members of GROUP as the local daemon knows them; without GROUP, the stations of the cluster.
 
     One line each: station, number of the program at its daemon, its name; for stations: station, name of the host, and the
@@ -47,10 +50,16 @@ def members(group: str, watch: bool, retry: bool, interval: float, as_json: bool
       zenjun members --watch         … and each change
       zenjun members chat            the members of the group chat
       zenjun members chat --watch    … and each join and leave
+      zenjun members chat --tokens   the group is of order token: a line for each station, with the token host that it follows
       zenjun members chat --json | jq length
     """
     if retry and not watch:
         raise click.UsageError("--retry needs --watch")
+    if tokens and (watch or not group):
+        raise click.UsageError("--tokens needs GROUP, and goes without --watch")
+    if tokens:
+        _list_tokens(path, group, as_json, timeout)
+        return
     wait: float | None = 0.0
     while True:
         try:
@@ -84,6 +93,19 @@ def _list(path: str | None, group: str, watch: bool, interval: float, as_json: b
             before, now = now, _later(connection, group, interval)
             if now != before:
                 _print_changes(before, now, as_json)
+
+
+def _list_tokens(path: str | None, group: str, as_json: bool, timeout: float) -> None:
+    with daemon(path, "members", timeout, wait=0.0) as connection:
+        found = connection.tokens(group)
+    if as_json:
+        click.echo(json_text(found and {"hosts": found.hosts, "super": found.super_host, "follows": sorted(found.follows.items())}))
+    elif found is None:
+        say(f"no program is in a group {group} of order token")
+    else:
+        for station, host in sorted(found.follows.items()):
+            is_super = station == found.super_host
+            click.echo(f"{station}\t{'super token' if is_super else 'token' if station == host else f'follows {host}'}")
 
 
 def _later(connection: SyncConnection, group: str, interval: float) -> tuple[Member, ...]:

@@ -2,7 +2,7 @@
 
 ``python -m tests.model.multicast FIRST COUNT [KIND ...]``: many seeds; prints those that fail. KIND is ``abstract`` (the default:
 links that lose nothing), ``lossy`` (links as modelled, on a wire that loses), ``cores`` (the product's links on that wire),
-``hosts`` (the daemon's part), ``c`` or ``c-cores`` (the machine whose open era is in C, beside its twin).
+``hosts`` (the daemon's part), ``paths`` (that part on real data paths), ``c`` or ``c-cores`` (the machine whose open era is in C, beside its twin).
 ``python -m tests.model.multicast counts``: records per message, beside the paper's table. Simulated, not measured.
 """
 
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from ...link import overlap_hosts
 from ...sim.violation import Violation
 from . import hostworld
 from .cores import CoreWorld
@@ -22,11 +23,21 @@ from .inc import Beside
 from .lossy import LossyWorld
 from .world import simulate
 
+
+def _on_paths(seed: int) -> Violation | None:
+    try:
+        overlap_hosts.simulate(seed)
+    except AssertionError as error:
+        return Violation("paths", str(error))
+    return None
+
+
 KINDS: Final[dict[str, Callable[[int], Violation | None]]] = {
     "abstract": simulate,
     "lossy": lambda seed: simulate(seed, kind=LossyWorld),
     "cores": lambda seed: simulate(seed, kind=CoreWorld),
     "hosts": hostworld.simulate,
+    "paths": _on_paths,
     "c": lambda seed: simulate(seed, Beside),
     "c-cores": lambda seed: simulate(seed, Beside, kind=CoreWorld),
 }
