@@ -606,9 +606,9 @@ class MulticastHost:
 
 
 def for_links(config: EngineConfig) -> EngineConfig:
-    """The engine's, as links have it. Records are of use in batches, so a busy station may be late, and two POLLs without an answer
-    would send frames to all stations (rule L2). A confirmation waits longer only while what has come is not taken yet. More PDUs
-    may be under way than the station itself may have to all, as far as the links of all others do not flood one station."""
+    """The engine's, as links have it. A busy station may be late, and two POLLs without an answer would send frames to all
+    stations (rule L2). A confirmation waits longer only while what has come is not taken yet. More PDUs may be under way than the
+    station itself may have to all, as far as the links of all others do not flood one station."""
     delay = PATIENCE * config.poll_delay_ns
     confirm = min(PATIENCE * config.confirm_delay_ns, delay // 4)
     window = min(MORE * config.window_frames, AT_ONCE // max(config.stations - 1, 1))

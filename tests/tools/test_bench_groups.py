@@ -100,7 +100,9 @@ def test_a_station_that_was_killed_runs_again_whatever_becomes_of_the_cell(monke
         def end(self, grace_s: float) -> None: ...
 
     done: list[str] = []
-    system = SimpleNamespace(daemon_pids=list, interface="", kill=lambda station: done.append("kill"), restart=lambda station: done.append("restart"))
+    system = SimpleNamespace(
+        daemon_pids=list, interface="", kill=lambda station: done.append("kill"), restart=lambda station: done.append("restart")
+    )
     lab = SimpleNamespace(stations={}, wait_open=lambda seconds: done.append("open"))
     monkeypatch.setattr(bench_groups, "Client", Silent)
     monkeypatch.setattr(bench_groups._Loaded, "_spawn", lambda *_: None)

@@ -1,5 +1,5 @@
-"""A program of ``zenjun bench groups``: ``python -m zenjun.tools.bench.groupload``. It joins a group, and sends lone messages to it,
-or listens.
+"""A program of ``zenjun bench groups``: ``python -m zenjun.tools.bench.groupload``. It joins a group, and sends lone messages to
+it, or listens.
 
 ``READY`` on standard output: it has joined. A line ``GO START SECONDS`` on standard input (START: monotonic nanoseconds) begins
 the window; in mode ``closed`` it ends after as many messages as were asked for. ``RESULT JSON`` follows, and the program ends

@@ -1,9 +1,9 @@
 """What groups of orders ``token`` and ``abcast`` cost beside ``total``, in one lab of eight stations.
 
 Lone messages, in a lab with slow timers: frames received by all stations together for one message, and how long its sender waits,
-for groups of one station to all. Then with the default timers, and with the load program of ``zenjun bench``, which is in C, for all
-orders alike: time to delivery with one message under way; a steady stream to a group of three, and what a station outside has of
-it; disjoint pairs at full speed; a group of three at full speed; a kill outside the group.
+for groups of one station to all. Then with the default timers, and with the load program of ``zenjun bench``, which is in C, for
+all orders alike: time to delivery with one message under way; a steady stream to a group of three, and what a station outside has
+of it; disjoint pairs at full speed; a group of three at full speed; a kill outside the group.
 """
 
 from __future__ import annotations

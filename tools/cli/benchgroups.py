@@ -57,9 +57,9 @@ def groups(
 
     lone: one message at a time to a group of 1, 2, … stations, from inside: frames received by all stations, time until it is
     done, processor time of all daemons; from which size of the group total is cheaper. latency: one message under way in a group
-    of three, time to delivery. steady: 1,000 messages per second to a group of three, and what a station outside has of it, beside
-    no messages at all. pairs: disjoint pairs at full speed. full: three senders in a group of three at full speed. kill: a station
-    outside the group is killed; the longest pause inside. All but lone use the load program in C of zenjun bench.
+    of three, time to delivery. steady: 1,000 messages per second to a group of three, and what a station outside has of it,
+    beside no messages at all. pairs: disjoint pairs at full speed. full: three senders in a group of three at full speed. kill: a
+    station outside the group is killed; the longest pause inside. All but lone use the load program in C of zenjun bench.
     """
     plan = GroupsPlan(stations, what, orders, count, seconds, repeat, options)
     measured(partial(run, plan), plan.runs(), lambda row: f"{row['what']} {row['order']} {row['group']}", render, as_json)

@@ -99,7 +99,8 @@ def _list_tokens(path: str | None, group: str, as_json: bool, timeout: float) ->
     with daemon(path, "members", timeout, wait=0.0) as connection:
         found = connection.tokens(group)
     if as_json:
-        click.echo(json_text(found and {"hosts": found.hosts, "super": found.super_host, "follows": sorted(found.follows.items())}))
+        as_told = found and {"hosts": found.hosts, "super": found.super_host, "follows": sorted(found.follows.items())}
+        click.echo(json_text(as_told))
     elif found is None:
         say(f"no program is in a group {group} of order token")
     else:

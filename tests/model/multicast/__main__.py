@@ -2,7 +2,8 @@
 
 ``python -m tests.model.multicast FIRST COUNT [KIND ...]``: many seeds; prints those that fail. KIND is ``abstract`` (the default:
 links that lose nothing), ``lossy`` (links as modelled, on a wire that loses), ``cores`` (the product's links on that wire),
-``hosts`` (the daemon's part), ``paths`` (that part on real data paths), ``c`` or ``c-cores`` (the machine whose open era is in C, beside its twin).
+``hosts`` (the daemon's part), ``paths`` (that part on real data paths), ``c`` or ``c-cores`` (the machine whose open era is in C,
+beside its twin).
 ``python -m tests.model.multicast counts``: records per message, beside the paper's table. Simulated, not measured.
 """
 
