@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from zenjun.tools.bench import width
+from zenjun.tools.bench.cell import BenchError
+from zenjun.tools.lab import LabError
 
 
 def line(confirm: str, stations: int, mode: str, cores: float, *, ok: bool = True) -> dict[str, Any]:
@@ -46,3 +49,22 @@ def test_lines_of_an_earlier_call(tmp_path: Path, capsys: pytest.CaptureFixture[
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     assert width.main(["--from", str(file)]) == 0
     assert "| 5 | 20 |" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("ended_by", "code", "said"), [
+    (KeyboardInterrupt(), 130, "interrupted"),
+    (BenchError("station 1 does not answer"), 1, "station 1 does not answer"),
+    (LabError("no rights"), 1, "no rights"),
+])  # fmt: skip
+def test_what_ends_a_sweep_is_one_line_and_what_was_measured_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ended_by: BaseException, code: int, said: str
+) -> None:
+    def measured(*_: object) -> Generator[dict[str, Any], None, None]:
+        yield from ROWS
+        raise ended_by
+
+    monkeypatch.setattr(width, "measure", measured)
+    assert width.main(["-n", "5"]) == code
+    shown = capsys.readouterr()
+    assert said in shown.err and "Traceback" not in shown.err and "| 5 | 20 |" in shown.err
+    assert len(shown.out.splitlines()) == len(ROWS)

@@ -13,13 +13,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import signal
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from ..lab import Lab
+from ..lab import Lab, LabError
 from ..pcap.report import plots
 from ..pcap.report.plots import Shape, axes_of, legend, lines
 from .cell import BenchError, Cell, Json, run_window, summary
@@ -37,9 +38,11 @@ SETTINGS: Final = ("merged", "sender")
 MODES: Final = ("rate", "closed", "idle")
 SIZE: Final = 64
 TRIES: Final = 3
+INTERRUPTED: Final = 130
+"""Exit code after Ctrl-C, as of ``zenjun bench``."""
 
 
-def measure(stations: int, settings: Sequence[str], repeat: int, seconds: float) -> Iterator[Json]:
+def measure(stations: int, settings: Sequence[str], repeat: int, seconds: float) -> Generator[Json, None, None]:
     """The lines of one lab. What fails is run again, ``TRIES`` times at most. Raises LabError, BenchError."""
     with Lab(stations) as lab:
         systems = [Zenjun(lab, name=name, options={"cluster": {"confirm": name}}) for name in settings]
@@ -161,8 +164,36 @@ def _settings(text: str) -> tuple[str, ...]:
     return found
 
 
+def _stop(_number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _run(options: argparse.Namespace, rows: list[Json]) -> int:
+    """Measure what was asked for; exit code. ``rows`` gets each line as it is made, so that what has been measured counts whatever
+    ends it. SIGTERM ends it as Ctrl-C does: with everything it has started."""
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        with contextlib.ExitStack() as stack:
+            stream = stack.enter_context(options.out.open("a")) if options.out else sys.stdout
+            for stations in options.stations:
+                found = stack.enter_context(contextlib.closing(measure(stations, options.confirm, options.repeat, options.seconds)))
+                for row in found:
+                    rows.append(row)
+                    stream.write(json.dumps(row) + "\n")
+                    stream.flush()
+    except (BenchError, LabError) as error:
+        sys.stderr.write(f"{NAME}: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{NAME}: interrupted\n")
+        return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return 0 if all(r["ok"] for r in rows) else 1
+
+
 def main(argv: list[str]) -> int:
-    """Command line: see the module's text. 1: a cell of ours failed."""
+    """Command line: see the module's text. 1: a cell of ours failed; 130: interrupted, and what was measured before is shown."""
     parser = argparse.ArgumentParser(prog=f"python -m {NAME}", description="What a message costs against the number of stations.")
     parser.add_argument("-n", "--stations", type=_numbers, default=STATIONS, metavar="N,…", help="2 to 16 each")
     parser.add_argument("--confirm", type=_settings, default=SETTINGS, metavar="SETTING,…", help="settings that take turns")
@@ -173,18 +204,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--write", action="store_true", help="put the result into docs/performance.md")
     options = parser.parse_args(argv)
     rows = _rows(options.files) if options.files else []
-    with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(options.out.open("a")) if options.out else sys.stdout
-        for stations in () if options.files else options.stations:
-            for row in measure(stations, options.confirm, options.repeat, options.seconds):
-                rows.append(row)
-                stream.write(json.dumps(row) + "\n")
-                stream.flush()
-    if options.write:
+    code = _run(options, rows) if not options.files else 0 if all(r["ok"] for r in rows) else 1
+    if options.write and rows and code != INTERRUPTED:
         write(rows, PAGE)
-    else:
+    elif rows:
         sys.stderr.write(table(rows))
-    return 0 if all(r["ok"] for r in rows) else 1
+    return code
 
 
 if __name__ == "__main__":
