@@ -23,6 +23,8 @@ from ..bench.links import render as render_links
 from ..bench.names import KIND as NAMES
 from ..bench.names_table import render_names
 from ..bench.plan import MODES, PEERS, RAW_STATIONS_MAX, Plan, run
+from ..bench.programs import KIND as PROGRAMS
+from ..bench.programs import render as render_programs
 from ..bench.systems import Corosync
 from ..bench.table import BUS, render, size_name
 from ..bench.trust import KIND as TRUST
@@ -32,6 +34,7 @@ from .benchdatabase import database
 from .benchgroups import groups
 from .benchlinks import links
 from .benchnames import directory
+from .benchprograms import programs
 from .benchtrust import trust
 from .common import FAILED, Failure
 from .lazy import Overview
@@ -82,6 +85,7 @@ Examples:
   zenjun bench links                           one of two links fails; two links against one
   zenjun bench trust                           what keys, links and frame sizes cost, each with its bound
   zenjun bench groups                          orders token and abcast beside total, by the size of the group
+  zenjun bench programs                        what the client libraries cost in Python
   zenjun bench failover                        a station is killed and comes back: how long until that is known
   zenjun bench directory                       names set, looked up and watched, beside etcd
   zenjun bench database                        rows updated and read, beside etcd, dqlite, PostgreSQL, MariaDB
@@ -356,11 +360,12 @@ def show_table(files: tuple[IO[str], ...]) -> None:
                 raise Failure(f"{file.name}, line {number}: no JSON object") from None
     killed = [r for r in rows if r.get("bench") == KIND]
     names = [r for r in rows if r.get("bench") == NAMES]
-    windows = [r for r in rows if r.get("bench") not in (KIND, NAMES, LINKS, GROUPS, TRUST)]
+    windows = [r for r in rows if r.get("bench") not in (KIND, NAMES, LINKS, GROUPS, TRUST, PROGRAMS)]
     cut = [r for r in rows if r.get("bench") == LINKS]
     grouped = [r for r in rows if r.get("bench") == GROUPS]
     trusted = [r for r in rows if r.get("bench") == TRUST]
-    if windows or not (killed or names or cut or grouped or trusted):
+    written = [r for r in rows if r.get("bench") == PROGRAMS]
+    if windows or not (killed or names or cut or grouped or trusted or written):
         click.echo(render(windows))
     if names:
         click.echo(render_names(names))
@@ -372,10 +377,13 @@ def show_table(files: tuple[IO[str], ...]) -> None:
         click.echo(render_groups(grouped))
     if trusted:
         click.echo(render_trust(trusted))
+    if written:
+        click.echo(render_programs(written))
 
 
 bench.add_command(directory)
 bench.add_command(links)
 bench.add_command(trust)
 bench.add_command(groups)
+bench.add_command(programs)
 bench.add_command(database)
