@@ -48,6 +48,11 @@ class Links:
         return any(link.is_open for link in self._links)
 
     @property
+    def are_open(self) -> bool:
+        """Whether frames can be sent and received on each."""
+        return all(link.is_open for link in self._links)
+
+    @property
     def are_unfit(self) -> bool:
         """Whether no link was ever open and no interface could carry one."""
         return all(link.info is None and link.state is LinkState.UNFIT for link in self._links)
@@ -86,7 +91,7 @@ class Links:
             link.on_error(now)
 
     def tick(self, now: int) -> None:
-        """Chores, about once a second."""
+        """Chores, about once a second while a link is closed."""
         for link in self._links:
             link.tick(now)
 

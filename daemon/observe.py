@@ -111,6 +111,11 @@ class Journal:
     def debug(self, event: str, message: str, **fields: object) -> None:
         self._write(logging.DEBUG, event, message, fields)
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether ``tell_held`` may have something to say later."""
+        return bool(self._limits)
+
     def tell_held(self, now: int, *, everything: bool = False) -> None:
         """Say how often limited events happened beyond what was written; call it now and then."""
         for name, limit in list(self._limits.items()):

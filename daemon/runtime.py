@@ -7,8 +7,8 @@ One turn, whenever the data path's descriptor is readable (frames, bytes of clie
 2. ``engine.poll``: control PDUs and deadlines; its effects are applied in order (``applying.py``).
 3. group messages and control frames of clients; then again, at most ROUNDS_MAX times before other callbacks have their turn.
 
-libuv's timers are coarse (1 ms), so the engine's deadline goes into ``dp_turn``, whose timerfd wakes the same descriptor. Only
-chores of a tenth of a second and more use the loop's clock.
+libuv's timers are coarse (1 ms), so the engine's deadline goes into ``dp_turn``, whose timerfd wakes the same descriptor. So does
+that of the chores, which are done together with what the engine looks at anyway: one waking fewer.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ from .store import Store, StoreError
 
 ROUNDS_MAX: Final = 64
 ROUNDS_NS: Final = 8_000_000
-"""Maximum of turns of the data path in one callback, and time after which none begins: signals, netlink and new clients are
-served under any load."""
+"""Maximum of turns of the data path in one callback, and time after which none begins or waits: signals, netlink and new clients
+are served under any load. The time counts from the beginning of the callback, whose first turn C may have made; only that of the
+data path's descriptor waits at all, so that two in a row are not twice as long."""
 CONTROL_FRAMES_MAX: Final = 4
 MESSAGES_MAX: Final = 64
 CONTROL_SLICE_NS: Final = 1_000_000
@@ -57,7 +58,11 @@ the last one)."""
 PAUSE_NS: Final = 200_000_000
 """Between turns for longer than was planned: we did not run, and catch up with the ring before judging others."""
 CATCH_UP_MAX: Final = 256
-TICK_S: Final = 1.0
+TICK_NS: Final = 1_000_000_000
+REST_NS: Final = 2 * TICK_NS
+ALONE_NS: Final = 1_400_000_000
+"""Time between chores: while something goes on; at rest, where the engine's look at the members is as long a time apart; and from
+chores that no look went with, so that the next ones meet one. One waking of Python serves both."""
 # Plain integers: enum arithmetic would be the dearest thing in a turn.
 GROUP, CLIENT, LINK, MORE, PAIR = int(Want.GROUP), int(Want.CLIENT), int(Want.LINK), int(Want.MORE), int(Want.PAIR)
 SOMETHING: Final = ~int(Want.FENCED)
@@ -127,6 +132,9 @@ class Runtime:
         self._done: asyncio.Future[int] | None = None
         self._turning = False
         self._again = False
+        self._chores_ns = 0
+        self._chored_ns = 0
+        """When chores are due, and when they were last done."""
         self._ready = False
         self.has_begun = False
         """The engine has been started. Not before the first link: a station that no frame reaches is in no instance, not even in
@@ -150,7 +158,6 @@ class Runtime:
         if self._metrics is not None:
             await self._metrics.start()
         watchdog = loop.create_task(self._watchdog())
-        tick = loop.create_task(self._tick())
         # All objects that exist now exist as long as the daemon: the collector need not walk them again, which would pause the
         # daemon.
         gc.collect()
@@ -160,7 +167,6 @@ class Runtime:
         finally:
             self.stopping.phase = Phase.ENDED
             watchdog.cancel()
-            tick.cancel()
             for fd in (self._dp.fileno(), *(fd for fd, _ in readers)):
                 self.remove_reader(fd)
             self._acceptor.close()
@@ -172,6 +178,7 @@ class Runtime:
             self._notifier.close()
 
     def _start(self) -> None:
+        self._chores_ns = now_ns() + TICK_NS
         self._dp.hold(True)
         self._links.start()
         if self.is_running:
@@ -215,14 +222,16 @@ class Runtime:
             self._loop.call_soon(self._guarded, self._turn)
 
     def _rounds(self) -> bool:
-        began = now_ns()
+        called = self._dp.began_ns
+        began = called or now_ns()
+        until = began + ROUNDS_NS
         if self._trusting is not None:
             self._trusting.woke(began, self._dp.planned_ns)
         catch_up = CATCH_UP_MAX if began > self._dp.planned_ns + PAUSE_NS else 0
         for _ in range(ROUNDS_MAX + catch_up):
             self._again = False
             deadline = self._deadline()
-            turn = self._dp.turn(deadline)
+            turn = self._dp.turn(deadline, until if called else 0)
             if catch_up > 0 and turn.want == MORE:
                 catch_up -= 1
                 continue
@@ -236,7 +245,7 @@ class Runtime:
             # A deadline that is over or has come nearer must be in the data path's timer before we sleep.
             if not (turn.want & SOMETHING or self._again or self._deadline() < deadline):
                 break
-            if turn.now - began >= ROUNDS_NS:
+            if turn.now >= until:
                 return self._goes_on()
         else:
             return self._goes_on()
@@ -251,7 +260,7 @@ class Runtime:
 
     def _deadline(self) -> int:
         """Of Python; the core's own are in the data path's timer anyway."""
-        own = min(self.stopping.deadline_ns, self._clients.multicast.deadline)
+        own = min(self.stopping.deadline_ns, self._clients.multicast.deadline, self._chores_ns)
         if self._trusting is not None:
             own = min(own, self._trusting.deadline_ns())
         if self._judging is not None and self.has_begun:
@@ -263,6 +272,7 @@ class Runtime:
     def _serve(self, turn: Turn) -> None:
         now = turn.now
         want = turn.want
+        chores = self._chores_due(now)
         if want & PAIR:
             self._clients.multicast.on_pairs()
             self._again = True
@@ -285,6 +295,8 @@ class Runtime:
             self._clients.after_turn(now)
         if want & LINK:
             self._links.on_error(now)
+        if chores:
+            self._chores()
         self.stopping.advance(now)
         self._dp.flush()
 
@@ -444,10 +456,29 @@ class Runtime:
 
     # ---- chores
 
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            self._guarded(self._chores)
+    def _chores_due(self, now: int) -> bool:
+        """About once a second, and at rest less often, together with the engine's look, which comes after this."""
+        met = now - self._chored_ns >= TICK_NS and self.has_begun and self._engine.own_deadline_ns() <= now
+        if not met and now < self._chores_ns:
+            return False
+        rests = now - self._dp.active_ns > TICK_NS and not self._has_chores
+        self._chored_ns = now
+        self._chores_ns = now + ((REST_NS if met else ALONE_NS) if rests else TICK_NS)
+        return True
+
+    @property
+    def _has_chores(self) -> bool:
+        """There is something that is to be looked at every second, whatever goes on."""
+        clients = self._clients
+        return (
+            self._trusting is not None
+            or self._judging is not None
+            or clients.multicast.links is not None
+            or clients.awaits_hello
+            or self._journal.holds_back
+            or not self._links.are_open
+            or not self._announcer.instance
+        )
 
     def _chores(self) -> None:
         now = now_ns()
@@ -463,7 +494,7 @@ class Runtime:
             self.sizing.tick()
         if self.configs is not None:
             self.configs.flush()
-        self._turn()
+        self._again = True
 
     async def _watchdog(self) -> None:
         """Ask for a turn twice per interval, and notify the watchdog only when the data path has really made one.

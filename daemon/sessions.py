@@ -219,6 +219,11 @@ class Sessions:
         """Whether ``after_turn`` has something to come back for."""
         return self._services.waiting or any(c.bye for c in self.connections.by_slot.values())
 
+    @property
+    def awaits_hello(self) -> bool:
+        """Whether ``tick`` has something to wait for."""
+        return not all(c.greeted for c in self.connections.by_slot.values())
+
     def tick(self, now: int) -> None:
         """From time to time: close connections that never sent HELLO."""
         for connection in [c for c in self.connections.by_slot.values() if not c.greeted]:

@@ -314,14 +314,14 @@ class DataPath(Overlapping, Unattended):
 
     # ---- the turn
 
-    def turn(self, deadline: int) -> Turn:
+    def turn(self, deadline: int, until: int = TIME_MAX) -> Turn:
         """Receive, offer, step, send, deliver and write until idle or a reason to come back; at most about ``slice_ns``, or
         ``stay_ns`` if that is longer.
 
         deadline: of the engine, absolute; ``Want.DEADLINE`` is set once it, or the core's POLL timer, is over and
-        the ring has been emptied.
+        the ring has been emptied. until: when it waits no longer for what comes next, absolute.
         """
-        lib.dp_turn(self._dp, min(deadline, TIME_MAX), self._result)
+        lib.dp_turn(self._dp, min(deadline, TIME_MAX), until, self._result)
         return Turn._make(TURN.unpack(self._result_bytes))
 
     def flush(self) -> None:

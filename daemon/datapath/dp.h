@@ -115,13 +115,16 @@ void dp_destroy(struct dp *d);
 int dp_fd(const struct dp *d);                       /* the inner epoll: readable when dp_turn has work */
 uint64_t dp_now(void);                               /* CLOCK_MONOTONIC, ns */
 
-/* Receive, offer, step, deliver, send, until idle or a reason to return. deadline: absolute ns of the engine's next deadline. */
-int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out);
+/* Receive, offer, step, deliver, send, until idle or a reason to return. deadline: absolute ns of the engine's next deadline; until:
+ * when it waits no longer for what comes next, absolute ns. */
+int dp_turn(struct dp *d, uint64_t deadline, uint64_t until, struct dp_turn_result *out);
 /* What the loop calls when the descriptor is readable: a turn with the last deadline. If it ends with more than DP_W_MORE, or Python
  * wants to see each (dp_alone), or this station should have run 200 ms ago, `wanted` is called; the next dp_turn returns what this
  * turn has found. */
 void dp_again(struct dp *d);
 void dp_on_want(struct dp *d, void (*wanted)(void *), void *by); /* before dp_again */
+uint64_t dp_active(const struct dp *d);              /* when a turn last had something to do but heartbeats */
+uint64_t dp_began(const struct dp *d);               /* when the dp_again that runs was called; 0: none does */
 void dp_alone(struct dp *d, uint32_t yes);           /* 1: until it is 0 again, turns that want nothing are not Python's business */
 uint64_t dp_planned(const struct dp *d);             /* when the next turn is due if nothing comes; */
 void dp_plan(struct dp *d, uint64_t at);             /* Python knows better */

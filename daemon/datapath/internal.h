@@ -67,6 +67,7 @@
 #define DP_TIDY_NS 1000000000ull               /* a queue unused for so long gives its memory back */
 #define DP_CONTROL_HELD_MAX 128u                /* passes for which delivery goes before a control PDU: over 32 MiB */
 #define DP_PAUSE_NS 200000000ull                /* not having run for so much longer than planned is Python's business */
+#define DP_FIRED UINT64_MAX                    /* no time that a timer stands at */
 #define DP_CONFIRM_GUARD_NS 100000ull          /* the timer never stands at a confirmation that is already over */
 
 /* ---- sets of clients ---- */
@@ -481,11 +482,12 @@ struct dp {
     const struct zj_api *api;
     zj_core *core;
     int epoll, timer;
-    uint64_t armed;                     /* what the timer stands at, 0: off */
+    uint64_t armed;                     /* what the timer stands at, 0: off, DP_FIRED: it is over */
     uint64_t loaded_until;              /* rests instead of lingering until then */
     uint64_t active_at;                 /* when a turn last had something to do */
     uint64_t deadline;                  /* of the last turn */
     uint64_t planned;                   /* when the next is due if nothing comes */
+    uint64_t began;                     /* dp_began() */
     void (*wanted)(void *);             /* dp_on_want() */
     void *wanted_by;
     struct dp_turn_result result;       /* of a turn of dp_again(), for the next dp_turn() */

@@ -133,6 +133,13 @@ static void arm(struct dp *d, uint64_t due)
         d->armed = due;
 }
 
+/* For a wait that ends at `end`, or an event ends it: one that is there already must not be the timer's. */
+static void disarm(struct dp *d, uint64_t end)
+{
+    if (d->armed && (d->armed < end || d->armed == DP_FIRED))
+        arm(d, 0);
+}
+
 static uint64_t engine_due(const struct dp *d, uint64_t deadline)
 {
     return min64(min64(deadline, d->api->poll_due(d->core)), d->api->silence_due(d->core));
@@ -168,7 +175,7 @@ static void take_events(struct dp *d, const struct epoll_event *events, int coun
     for (int i = 0; i < count; i++) {
         const uint64_t about = events[i].data.u64;
         if (about == EVENT_TIMER)
-            arm(d, 0); /* so that it does not end the next wait at once */
+            d->armed = DP_FIRED;
         else if (about >= EVENT_LINK)
             link_event(&d->links.link[about - EVENT_LINK], events[i].events);
         else
@@ -334,11 +341,11 @@ static uint32_t turn_pairs(struct dp *d, uint64_t now, uint32_t drained, uint32_
     return links_transmit_pairs(&d->links, now);
 }
 
-static void turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
+static void turn(struct dp *d, uint64_t deadline, uint64_t until, struct dp_turn_result *out)
 {
     uint64_t now = dp_now();
     uint64_t slice_end = now + d->cfg.slice_ns;
-    const uint64_t stay_end = may_stay(d, now) ? now + d->cfg.stay_ns : 0;
+    const uint64_t stay_end = may_stay(d, now) && now < until ? min64(now + d->cfg.stay_ns, until) : 0;
     uint32_t want, status;
     d->counters.turns++;
     pairs_forget_asked(&d->pairs); /* whom Python wanted to hear it has opened a core for */
@@ -390,16 +397,15 @@ static void turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
             continue;
         }
         links_unmute(&d->links);
-        const uint64_t due = next_due(d, deadline, now), until = stay_end ? stay_end : now + d->cfg.linger_ns;
-        if (due <= now || until <= now || (!stay_end && (!(status & ZJ_S_PENDING) || over)))
+        const uint64_t due = next_due(d, deadline, now), end = min64(due, stay_end ? stay_end : now + d->cfg.linger_ns);
+        if (end <= now || (!stay_end && (!(status & ZJ_S_PENDING) || over)))
             break;
-        if (stay_end) {
-            arm(d, 0); /* the wait itself ends in time */
+        disarm(d, end);
+        if (stay_end)
             d->counters.waits++;
-        } else {
+        else
             d->counters.lingers++;
-        }
-        const int came = wait_for_event(d, min64(until, due) - now);
+        const int came = wait_for_event(d, end - now);
         now = dp_now();
         slice_end = stay_end ? now + d->cfg.slice_ns : slice_end;
         if (came < 0 || (!came && !stay_end && nak_due(d) > now))
@@ -423,12 +429,12 @@ static void turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
     *out = (struct dp_turn_result){.want = want, .status = status, .now = now, .next_due = due};
 }
 
-int dp_turn(struct dp *d, uint64_t deadline, struct dp_turn_result *out)
+int dp_turn(struct dp *d, uint64_t deadline, uint64_t until, struct dp_turn_result *out)
 {
     if (d->has_result) /* of a turn that dp_again has made */
         *out = d->result;
     else
-        turn(d, deadline, out);
+        turn(d, deadline, until, out);
     d->has_result = 0;
     return 0;
 }
@@ -437,13 +443,19 @@ void dp_again(struct dp *d)
 {
     const uint64_t now = dp_now();
     if (d->alone && (now <= d->planned || now - d->planned <= DP_PAUSE_NS)) {
-        turn(d, d->deadline, &d->result);
+        turn(d, d->deadline, UINT64_MAX, &d->result);
         if (!(d->result.want & ~(uint32_t)DP_W_MORE))
             return; /* with work left the descriptor stays readable */
         d->has_result = 1;
     }
+    d->began = now; /* the time of that turn counts as Python's */
     d->wanted(d->wanted_by);
+    d->began = 0;
 }
+
+uint64_t dp_active(const struct dp *d) { return d->active_at; }
+
+uint64_t dp_began(const struct dp *d) { return d->began; }
 
 void dp_on_want(struct dp *d, void (*wanted)(void *), void *by)
 {

@@ -35,6 +35,16 @@ class Unattended:
         lib.dp_alone(self._dp, yes)
 
     @property
+    def began_ns(self) -> int:
+        """When the loop called what is running, with the turn that it has made itself; 0 outside of that."""
+        return int(lib.dp_began(self._dp))
+
+    @property
+    def active_ns(self) -> int:
+        """When a turn last had anything to do but heartbeats; 0 never."""
+        return int(lib.dp_active(self._dp))
+
+    @property
     def planned_ns(self) -> int:
         """When the next turn is due if nothing comes."""
         return int(lib.dp_planned(self._dp))

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 from zenjun.daemon import runtime as module
+from zenjun.daemon.__main__ import STAY_NS
 from zenjun.daemon.datapath import Want
-from zenjun.daemon.runtime import PAUSE_NS, Runtime
+from zenjun.daemon.runtime import PAUSE_NS, ROUNDS_NS, Runtime
 
 MS = 1_000_000
 S = 1000 * MS
@@ -23,7 +24,7 @@ def test_a_daemon_that_is_busy_for_long_was_not_away(monkeypatch: pytest.MonkeyP
     busy = Runtime.__new__(Runtime)
     about = {
         "_trusting": SimpleNamespace(woke=lambda now, planned: away.append(now - planned)),
-        "_dp": SimpleNamespace(turn=lambda _deadline: SimpleNamespace(want=Want.CLIENT, now=next(clock)), planned_ns=S),
+        "_dp": SimpleNamespace(turn=lambda *_: SimpleNamespace(want=Want.CLIENT, now=next(clock)), planned_ns=S, began_ns=0),
         "_clients": SimpleNamespace(waiting=False),
         "_done": SimpleNamespace(done=lambda: False),
         "_deadline": lambda: 1 << 62,
@@ -37,6 +38,38 @@ def test_a_daemon_that_is_busy_for_long_was_not_away(monkeypatch: pytest.MonkeyP
     clock = itertools.count(6 * S, MS // 4)
     busy._rounds()
     assert away[-1] > S
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_a_callback_of_the_loop_is_bounded_with_what_c_has_done_in_it(called: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C had waited for 8 ms before Python had its own 8 ms, whose last turn could wait for as long again: signals and programs
+    that connect were 24 ms late."""
+    clock = [S]
+    made: list[tuple[int, int]] = []
+
+    def turn(_deadline: int, until: int) -> SimpleNamespace:
+        """Waits as the data path does, and wants something; the first one has been made in C."""
+        if not (called and not made):
+            clock[0] = max(clock[0] + MS // 4, min(clock[0] + STAY_NS, until))
+        made.append((clock[0], until))
+        return SimpleNamespace(want=Want.CLIENT, now=clock[0])
+
+    monkeypatch.setattr(module, "now_ns", lambda: clock[0])
+    serving = Runtime.__new__(Runtime)
+    about = {
+        "_trusting": None,
+        "_dp": SimpleNamespace(turn=turn, planned_ns=S, began_ns=S if called else 0),
+        "_clients": SimpleNamespace(waiting=False),
+        "_done": SimpleNamespace(done=lambda: False),
+        "_deadline": lambda: 1 << 62,
+        "_serve": lambda _turn: None,
+    }
+    for name, value in about.items():
+        monkeypatch.setattr(serving, name, value, raising=False)
+    clock[0] += 5 * MS if called else 0
+    assert serving._rounds(), "there is more"
+    assert made[-1][0] - S <= ROUNDS_NS + MS // 4, made
+    assert {until for _, until in made} == {S + ROUNDS_NS if called else 0}
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -53,6 +86,8 @@ def test_what_nobody_judges_by_is_taken(begun: bool, monkeypatch: pytest.MonkeyP
         "_judging": None,
         "sizing": None,
         "has_begun": begun,
+        "_chores_ns": 1 << 62,
+        "_chored_ns": S,
         "_applier": SimpleNamespace(apply=lambda effects: None),
         "_engine": SimpleNamespace(poll=lambda now, status: []),
         "stopping": SimpleNamespace(advance=lambda now: None),
@@ -68,3 +103,53 @@ def test_what_nobody_judges_by_is_taken(begun: bool, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(serving, name, value, raising=False)
     serving._serve(SimpleNamespace(now=S, want=Want.SAID | Want.PAIR, status=0))  # type: ignore[arg-type]
     assert taken == ["pairs", "doubtful", "asked", "large"] and next(said, None) is None
+
+
+def resting(looks_ns: int, active_ns: int = 0, *, restless: bool = False) -> tuple[Runtime, SimpleNamespace]:
+    """A daemon whose engine looks at its members at this time and every two seconds after it."""
+    daemon = Runtime.__new__(Runtime)
+    engine = SimpleNamespace(at=looks_ns)
+    engine.own_deadline_ns = lambda: engine.at
+    about = {
+        "_engine": engine,
+        "has_begun": True,
+        "_chores_ns": 11 * S,
+        "_chored_ns": 10 * S,
+        "_dp": SimpleNamespace(active_ns=active_ns),
+        "_trusting": None,
+        "_judging": None,
+        "_clients": SimpleNamespace(multicast=SimpleNamespace(links=None), awaits_hello=restless),
+        "_journal": SimpleNamespace(holds_back=False),
+        "_links": SimpleNamespace(are_open=True),
+        "_announcer": SimpleNamespace(instance=1),
+    }
+    for name, value in about.items():
+        setattr(daemon, name, value)
+    return daemon, engine
+
+
+def woken(daemon: Runtime, engine: SimpleNamespace, until: int) -> list[tuple[int, bool, bool]]:
+    """When Python runs, and for what: chores, look."""
+    out = []
+    while (now := min(daemon._chores_ns, engine.at)) < until:
+        chores, look = daemon._chores_due(now), engine.at <= now
+        engine.at = now + 2 * S if look else engine.at
+        out.append((now, chores, look))
+    return out
+
+
+@pytest.mark.parametrize("offset", range(0, 2000, 70))
+def test_at_rest_python_runs_once_for_chores_and_look(offset: int) -> None:
+    daemon, engine = resting(10 * S + offset * MS)
+    runs = woken(daemon, engine, 30 * S)
+    at = [now for now, chores, _ in runs if chores]
+    assert all(S <= b - a <= 2 * S for a, b in itertools.pairwise([10 * S, *at]))
+    late = [(chores, look) for now, chores, look in runs if now > 16 * S]
+    assert set(late) == {(True, True)} and len(late) in (6, 7)
+
+
+@pytest.mark.parametrize(("active", "restless"), [(1 << 62, False), (0, True)])
+def test_chores_are_done_every_second_while_something_goes_on(active: int, restless: bool) -> None:
+    daemon, engine = resting(10 * S + 300 * MS, active, restless=restless)
+    at = [now for now, chores, _ in woken(daemon, engine, 30 * S) if chores]
+    assert all(b - a == S for a, b in itertools.pairwise(at))

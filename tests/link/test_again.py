@@ -79,3 +79,16 @@ def test_after_a_pause_of_the_process_python_is_asked_first(bench: Bench, loop: 
     bench.dp.planned_ns = now_ns() + 60 * S
     call(*arguments)
     assert asked == [before] and turns(bench) == before + 1
+
+
+def test_python_is_told_when_the_loops_callback_began(bench: Bench, loop: Loop) -> None:
+    """What C has done in it before is part of the time after which others have their turn."""
+    asked: list[tuple[int, int]] = []
+    program = bench.member(11)
+    call, *arguments = bench.dp.again(lambda: asked.append((bench.dp.began_ns, bench.turn().now)))
+    bench.dp.alone(True)
+    program.send(frame(STATUS))
+    before = now_ns()
+    call(*arguments)
+    (began, turned), = asked
+    assert before <= began <= turned and bench.dp.began_ns == 0

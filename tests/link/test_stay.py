@@ -67,6 +67,24 @@ def test_rare_events_are_waited_for_in_the_loop(bench: Bench) -> None:
     assert bench.dp.counters()["waits"] == 0
 
 
+def test_the_time_of_its_callback_ends_it(bench: Bench) -> None:
+    """Turns of one callback of the loop do not wait for so long each."""
+    make_busy(bench, bench.member(11))
+    bench.dp.turn(now_ns() + 60_000 * MS, now_ns())
+    assert bench.dp.counters()["waits"] == 0
+    until = now_ns() + 30 * MS
+    assert bench.dp.turn(now_ns() + 60_000 * MS, until).now >= until
+    assert bench.dp.counters()["waits"] >= 1
+
+
+def test_a_timer_that_is_over_ends_no_wait(bench: Bench) -> None:
+    """It would end each one, and the turn would not sleep."""
+    make_busy(bench, bench.member(11))
+    assert bench.dp.turn(now_ns()).want == Want.DEADLINE  # it stands at once, so that what is left is not forgotten
+    bench.turn()
+    assert 1 <= bench.dp.counters()["waits"] <= 5
+
+
 def test_the_deadline_ends_it(bench: Bench) -> None:
     make_busy(bench, bench.member(11))
     deadline = now_ns() + 30 * MS
