@@ -60,7 +60,7 @@ PAUSE_NS: Final = 200_000_000
 CATCH_UP_MAX: Final = 256
 TICK_NS: Final = 1_000_000_000
 REST_NS: Final = 2 * TICK_NS
-ALONE_NS: Final = 1_400_000_000
+ALONE_NS: Final = 1_500_000_000
 """Time between chores: while something goes on; at rest, where the engine's look at the members is as long a time apart; and from
 chores that no look went with, so that the next ones meet one. One waking of Python serves both."""
 # Plain integers: enum arithmetic would be the dearest thing in a turn.

@@ -88,7 +88,7 @@ class Sizing:
         self._deadline_ns = 0
 
     def tick(self) -> None:
-        """About once a second, at rest every two: what the others say that they can receive comes with any PDU, which nobody tells."""
+        """About once a second, at rest every two: what the others can receive comes with any PDU, which nobody tells."""
         if self._ceiling(self._members()) != self._machine.ceiling:
             self.wake()
 

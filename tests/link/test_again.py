@@ -90,5 +90,5 @@ def test_python_is_told_when_the_loops_callback_began(bench: Bench, loop: Loop) 
     program.send(frame(STATUS))
     before = now_ns()
     call(*arguments)
-    (began, turned), = asked
+    ((began, turned),) = asked
     assert before <= began <= turned and bench.dp.began_ns == 0

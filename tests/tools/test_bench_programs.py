@@ -38,7 +38,11 @@ def test_saved_lines_make_the_table(tmp_path: Path) -> None:
 
 
 def test_the_command_refuses_what_it_does_not_know() -> None:
-    for words, error in ((["--what", "own,x"], "must be one of"), (["--interfaces", "trio"], "must be one of"), (["--size", "7"], "range")):
+    for words, error in (
+        (["--what", "own,x"], "must be one of"),
+        (["--interfaces", "trio"], "must be one of"),
+        (["--size", "7"], "range"),
+    ):
         shown = CliRunner().invoke(cli, ["bench", "programs", *words])
         assert shown.exit_code == 2 and error in shown.output
 

@@ -71,7 +71,13 @@ def run(plan: ProgramsPlan, report: Report, starting: Callable[[str], None] = la
                 for what in plan.what:
                     for interface in plan.interfaces:
                         starting(f"{what}, {interface}")
-                        head = {"bench": KIND, "system": "zenjun", "stations": plan.stations, "what": what, "interface": interface}
+                        head = {
+                            "bench": KIND,
+                            "system": "zenjun",
+                            "stations": plan.stations,
+                            "what": what,
+                            "interface": interface,
+                        }
                         head |= {"size": plan.size, "repeat": repeat, "machine": machine(), "python": platform.python_version()}
                         head["started"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                         try:

@@ -169,14 +169,16 @@ def _stop(_number: int, _frame: object) -> NoReturn:
 
 
 def _run(options: argparse.Namespace, rows: list[Json]) -> int:
-    """Measure what was asked for; exit code. ``rows`` gets each line as it is made, so that what has been measured counts whatever
-    ends it. SIGTERM ends it as Ctrl-C does: with everything it has started."""
+    """Measure what was asked for; exit code. ``rows`` gets each line as it is made: what has been measured counts, whatever ends
+    it. SIGTERM ends it as Ctrl-C does: with everything it has started."""
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         with contextlib.ExitStack() as stack:
             stream = stack.enter_context(options.out.open("a")) if options.out else sys.stdout
             for stations in options.stations:
-                found = stack.enter_context(contextlib.closing(measure(stations, options.confirm, options.repeat, options.seconds)))
+                found = stack.enter_context(
+                    contextlib.closing(measure(stations, options.confirm, options.repeat, options.seconds))
+                )
                 for row in found:
                     rows.append(row)
                     stream.write(json.dumps(row) + "\n")
