@@ -236,7 +236,8 @@ class Runtime:
                 catch_up -= 1
                 continue
             catch_up = 0
-            ours = turn.want or self._again or not self.is_running or self._clients.waiting
+            # What is left of a slice is C's own work, and the descriptor stays readable: under load each turn leaves some.
+            ours = turn.want & ~MORE or self._again or not self.is_running or self._clients.waiting
             if not ours:  # all was done in C
                 break
             self._serve(turn)

@@ -10,6 +10,7 @@ from zenjun.daemon import runtime as module
 from zenjun.daemon.__main__ import STAY_NS
 from zenjun.daemon.datapath import Want
 from zenjun.daemon.runtime import PAUSE_NS, ROUNDS_NS, Runtime
+from zenjun.daemon.stopping import Phase
 
 MS = 1_000_000
 S = 1000 * MS
@@ -70,6 +71,32 @@ def test_a_callback_of_the_loop_is_bounded_with_what_c_has_done_in_it(called: bo
     assert serving._rounds(), "there is more"
     assert made[-1][0] - S <= ROUNDS_NS + MS // 4, made
     assert {until for _, until in made} == {S + ROUNDS_NS if called else 0}
+
+
+def test_what_is_left_of_a_slice_is_no_work_for_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under load each turn leaves some. Once Python had been asked for anything it stayed in, and served every slice."""
+    wants = [Want.DEADLINE, Want.MORE, Want.MORE]
+    left = iter(wants)
+    served: list[int] = []
+    alone: list[bool] = []
+    busy = Runtime.__new__(Runtime)
+    about = {
+        "_trusting": None,
+        "_again": False,
+        "stopping": SimpleNamespace(phase=Phase.RUNNING),
+        "_dp": SimpleNamespace(
+            turn=lambda *_: SimpleNamespace(want=next(left), now=S), planned_ns=S, began_ns=0, alone=alone.append
+        ),
+        "_clients": SimpleNamespace(waiting=False),
+        "_done": SimpleNamespace(done=lambda: False),
+        "_deadline": lambda: 1 << 62,
+        "_serve": lambda turn: served.append(turn.want),
+    }
+    monkeypatch.setattr(module, "now_ns", lambda: S)
+    for name, value in about.items():
+        monkeypatch.setattr(busy, name, value, raising=False)
+    assert not busy._rounds(), "the descriptor is readable, and C takes it from here"
+    assert served == [Want.DEADLINE] and list(left) == [Want.MORE] and alone == [True]
 
 
 @pytest.mark.parametrize("begun", [False, True])
