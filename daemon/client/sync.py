@@ -445,8 +445,10 @@ class SyncConnection(BaseConnection):
         """Read and write until the condition holds or the connection ends. Raises Timeout, InboxFull."""
         protocol = self._protocol
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not until() and not protocol.ended.settled:
-            self._wire.flush()
+        while True:
+            self._wire.flush()  # what it takes may be all that was waited for
+            if until() or protocol.ended.settled:
+                return
             reading = protocol.may_read
             events = (select.POLLIN if reading else 0) | (select.POLLOUT if self._wire.unwritten else 0)
             if not events:

@@ -106,3 +106,29 @@ def test_quorum_as_last_heard(tmp_path: Path) -> None:
         await daemon.stop()
 
     asyncio.run(story())
+
+
+class Full:
+    """A socket that takes nothing the first time."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._was_full = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def send(self, data: bytes) -> int:
+        if not self._was_full:
+            self._was_full = True
+            raise BlockingIOError
+        return self._sock.send(data)
+
+
+def test_who_waits_until_all_is_written_goes_on_when_it_is(tmp_path: Path) -> None:
+    """Room that came just before the wait let the rest out, and then nothing was to come: a program that only sends at level
+    ``sent`` stood still until its time-out."""
+    with fake_daemon(tmp_path) as daemon, connect_sync(str(daemon.daemon.path)) as c:
+        group = c.join("g", send_only=True, open_group=True)
+        c._wire.socket = cast("Any", Full(c._wire.socket))
+        group.send(b"x", "sent", 0.5)

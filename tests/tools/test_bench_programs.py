@@ -1,18 +1,26 @@
-"""``zenjun bench programs``: its plan, table and checks. One run of each kind needs a lab, and is there."""
+"""``zenjun bench programs``: its table, its checks, and each kind of program."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import os
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
 from zenjun.daemon.client import Message
-from zenjun.tools.bench.programs import KIND, ProgramsPlan, render, run
-from zenjun.tools.bench.pyload import CYCLE, INTERFACES, NUMBER, WHAT, Count, Wrong, bodies, check
+from zenjun.tools.bench.programs import KIND, ProgramsPlan, measure, render
+from zenjun.tools.bench.pyload import BURST, CYCLE, NUMBER, RECEIVES, WHAT, Count, Credits, Wrong, blocking, bodies, check
 from zenjun.tools.cli import cli
+
+from ..client.fake_daemon import fake_daemon
 
 
 def line(what: str, interface: str, rate: float, **more: Any) -> dict[str, Any]:
@@ -59,24 +67,49 @@ def test_a_message_out_of_place_fails_the_run() -> None:
 
 
 def test_only_the_window_counts() -> None:
-    now = time.monotonic_ns()
-    count = Count(0.001, now)
-    assert not count.is_over() or count.total == 0
+    count = Count(0.0, time.monotonic_ns())
     count.total = 1000
-    while not count.is_over():
-        pass
+    assert not count.is_over(), "it begins"
+    assert not count.is_over(), "nothing has passed"
+    count.total = 1001
+    assert count.is_over()
+    assert count.result()["messages_per_s"] > 0 and count.result()["p50_us"] is None
+
+
+@pytest.mark.parametrize("what", [what for what in WHAT if what not in RECEIVES])
+def test_a_program_that_sends(what: str, tmp_path: Path) -> None:
+    """Against the daemon of the client library's tests."""
+    with fake_daemon(tmp_path) as daemon:
+        station = SimpleNamespace(directory=tmp_path, socket_path=daemon.daemon.path, spawn=subprocess.Popen)
+        lab = cast("Any", SimpleNamespace(station=lambda number: station))
+        row = measure(ProgramsPlan(seconds=0.2), lab, what, "asyncio")
+    assert row["messages_per_s"] > 0 and row["cpu_us"] > 0 and (row["p50_us"] is None) == (what != "closed")
+
+
+@pytest.mark.parametrize("what", RECEIVES)
+def test_a_program_that_receives_gives_credits_for_what_it_has_got(what: str, tmp_path: Path) -> None:
+    made = [Message(body, "programs", 1, 1, (1, 1, 0), False) for body in bodies(64)]
+    fifo = tmp_path / "credits"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+
+    def batches() -> Iterator[list[Message]]:
+        for at in itertools.cycle(range(0, CYCLE, 512)):
+            yield made[at : at + 512]
+
+    found = batches()
+
+    class Group:
+        def recv_batch(self) -> list[Message]:
+            return next(found)
+
+        def __iter__(self) -> Iterator[Message]:
+            return itertools.chain.from_iterable(found)
+
+    count = Count(0.05, time.monotonic_ns())
+    with contextlib.closing(Credits(str(fifo))) as credits:
+        blocking(what, cast("Any", Group()), count, 64, credits)
     assert count.result()["messages_per_s"] > 0
-    empty = Count(0.0, now)
-    assert empty.is_over() and empty.is_over()
-    with pytest.raises(Wrong):
-        empty.result()
-
-
-@pytest.mark.lab
-def test_every_way_to_write_a_program_runs() -> None:
-    rows: list[dict[str, Any]] = []
-    plan = ProgramsPlan(seconds=0.3, repeat=1, interfaces=("blocking", "uvloop"))
-    run(plan, rows.append)
-    assert [row["problems"] for row in rows if not row["ok"]] == []
-    assert {(row["what"], row["interface"]) for row in rows} == {(w, i) for w in WHAT for i in INTERFACES if i != "asyncio"}
-    assert all(row["messages_per_s"] > 0 and row["cpu_us"] > 0 for row in rows)
+    given = len(os.read(reader, 1 << 20))
+    os.close(reader)
+    assert 1 <= given == count.total // BURST or given == 1 << 16

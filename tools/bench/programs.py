@@ -81,7 +81,7 @@ def run(plan: ProgramsPlan, report: Report, starting: Callable[[str], None] = la
                         head |= {"size": plan.size, "repeat": repeat, "machine": machine(), "python": platform.python_version()}
                         head["started"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                         try:
-                            figures = _measure(plan, lab, what, interface)
+                            figures = measure(plan, lab, what, interface)
                         except (BenchError, LabError) as error:
                             figures = {"ok": False, "problems": [str(error)]}
                         report({**head, **figures})
@@ -89,7 +89,7 @@ def run(plan: ProgramsPlan, report: Report, starting: Callable[[str], None] = la
             system.stop()
 
 
-def _measure(plan: ProgramsPlan, lab: Lab, what: str, interface: str) -> Json:
+def measure(plan: ProgramsPlan, lab: Lab, what: str, interface: str) -> Json:
     """The figures of one program. Raises BenchError, LabError."""
     station = lab.station(1)
     fifo = station.directory / "credits"

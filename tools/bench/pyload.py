@@ -53,23 +53,26 @@ class Count:
         """Of messages one at a time, ns."""
 
     def is_over(self) -> bool:
-        """Look at the clock; True once the window is. Called once a burst or less: the clock would cost as much as the rest."""
+        """Look at the clock; True once the window is over, and something has passed in it. Called once a burst or less: the clock
+        would cost as much as the rest."""
         now = time.monotonic_ns()
-        if (now >= self._start and not self._edges) or now >= self._end:
+        if not self._edges:
+            begins, ends = now >= self._start, False
+        else:
+            begins, ends = False, now >= self._end and self.total > self._edges[0][1]
+        if begins or ends:
             self._edges.append((now, self.total))
             self._cpu.append(time.process_time_ns())
-        return now >= self._end
+        return ends
 
     def result(self) -> dict[str, Any]:
-        """Raises Wrong: nothing was done."""
-        (began, before), (ended, after) = self._edges[0], self._edges[-1]
+        """Of a window that is over."""
+        (began, before), (ended, after) = self._edges
         count = after - before
-        if count <= 0 or ended <= began:
-            raise Wrong("no message passed in the window")
         times = sorted(self.times)
         return {
             "messages_per_s": count / (ended - began) * 1e9,
-            "cpu_us": (self._cpu[-1] - self._cpu[0]) / count / 1000,
+            "cpu_us": (self._cpu[1] - self._cpu[0]) / count / 1000,
             "p50_us": times[len(times) // 2] / 1000 if times else None,
             "p99_us": times[len(times) * 99 // 100] / 1000 if times else None,
         }
@@ -98,6 +101,9 @@ class Credits:
         while received - self._given >= BURST:
             os.write(self._fd, b".")
             self._given += BURST
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
 # ---- blocking
