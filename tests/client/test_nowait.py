@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from zenjun.daemon.client import NotMember, Timeout, TooLarge, connect, connect_sync
