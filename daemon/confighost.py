@@ -116,12 +116,11 @@ class Settings:
 
 
 def stand_of(file: Config, remembered: Stand | None) -> Stand:
-    """What a station starts with: what it had taken over, else its file."""
-    return (
-        remembered
-        if remembered is not None and (remembered.number or remembered.ballot or remembered.promise)
-        else Stand(0, options_of(file.cluster))
-    )
+    """What a station starts with: what it had taken over, or has marked, else its file. A promise, and what it has given up,
+    stay: they hide no file."""
+    if remembered is not None and (remembered.number or remembered.ballot):
+        return remembered
+    return (remembered or Stand(0, b""))._replace(options=options_of(file.cluster))
 
 
 class ConfigHost(ServiceHost):
@@ -231,7 +230,12 @@ class ConfigHost(ServiceHost):
         number = changing.stand.number + 1
         self.host.apply(outcomes)
         self.host.turn_again()
-        return {"message": f"configuration {number} has been proposed", "number": number, "attempts": self.attempts}
+        return {
+            "message": f"configuration {number} has been proposed",
+            "number": number,
+            "options": json.loads(options),
+            "attempts": self.attempts,
+        }
 
     def _refuse_without_quorum(self, options: bytes, arguments: dict[str, Any]) -> None:
         membership, now = self._engine.membership, now_ns()

@@ -30,7 +30,11 @@ from .durable import sync
 
 STATE_NAME: Final = "station.json"
 LOCK_NAME: Final = "lock"
-FORMAT: Final = 2
+FORMAT: Final = 3
+"""Of a state that holds more than the file says of the configuration. Versions that do not know it would go back to the file, and
+could open beside the others; they refuse this format."""
+FORMAT_OF_FILE: Final = 2
+"""Of one that does not: earlier versions go on with it."""
 FORMAT_UNCHECKED: Final = 1
 """The first format, without a checksum; still read, so that a station that is upgraded keeps its numbers."""
 FIRST_START: Final = "there is no state yet"
@@ -119,7 +123,7 @@ class Record:
     station: int
     incarnation: int
     instance: int
-    format: int = FORMAT
+    format: int = FORMAT_OF_FILE
     ran: Ran | None = None
     stand: Stand | None = None
 
@@ -143,6 +147,7 @@ class Record:
                 "ballot": self.stand.ballot,
                 "proposed": self.stand.proposed.decode(),
                 "promise": self.stand.promise,
+                "kept": self.stand.kept,
             }
             body["configuration_check"] = _check_of(body["configuration"])
         return (json.dumps(body, indent=1) + "\n").encode()
@@ -158,14 +163,14 @@ class Record:
         if not isinstance(body, dict):
             raise ValueError("no object")
         form = _whole(body.get("format"))
-        if form not in (FORMAT, FORMAT_UNCHECKED):
+        if form not in (FORMAT, FORMAT_OF_FILE, FORMAT_UNCHECKED):
             return cls("", 0, 0, 0, form)
         cluster = body.get("cluster")
         if not isinstance(cluster, str):
             raise ValueError("no cluster")
         station, incarnation, instance = (_whole(body.get(name)) for name in ("station", "incarnation", "instance"))
         record = cls(cluster, station, incarnation, instance, form)
-        if form == FORMAT and _whole(body.get("check")) != record._check():
+        if form != FORMAT_UNCHECKED and _whole(body.get("check")) != record._check():
             raise ValueError("wrong checksum")
         try:
             if "ran" in body:
@@ -178,7 +183,8 @@ class Record:
                 if body.get("configuration_check") != _check_of(told):
                     raise ValueError("wrong checksum")
                 number, ballot, promise = (_whole(told[name]) for name in ("number", "ballot", "promise"))
-                stand = Stand(number, str(told["options"]).encode(), ballot, str(told["proposed"]).encode(), promise)
+                kept = _whole(told.get("kept", 0))  # format 2 of some versions has none
+                stand = Stand(number, str(told["options"]).encode(), ballot, str(told["proposed"]).encode(), promise, kept)
                 record = dataclasses.replace(record, stand=stand)
         except (TypeError, KeyError, AttributeError):
             raise ValueError("no configuration") from None
@@ -244,7 +250,10 @@ class Store:
         On failure the previous state stays on disk, or the new one if only the folder could not be synced, and the temporary file
         is removed if possible. A caller that continued after a failure would send numbers that may be forgotten.
         """
-        data = Record(self._cluster, self._station, incarnation, instance, ran=self.ran, stand=self.stand).encode()
+        stand = self.stand
+        is_more = stand is not None and bool(stand.number or stand.ballot or stand.promise or stand.kept)
+        form = FORMAT if is_more else FORMAT_OF_FILE
+        data = Record(self._cluster, self._station, incarnation, instance, form, self.ran, stand).encode()
         temporary = self._folder / (STATE_NAME + ".tmp")
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -374,7 +383,7 @@ class Store:
             record = Record.decode(data)
         except ValueError:  # rename made it whole once: the disk or somebody's hand damaged it
             return self._made_up("the state file is damaged")
-        if record.format not in (FORMAT, FORMAT_UNCHECKED):
+        if record.format not in (FORMAT, FORMAT_OF_FILE, FORMAT_UNCHECKED):
             raise StoreError(f"the state file {self.path} has format {record.format}; this version reads format {FORMAT}")
         if (record.cluster, record.station) != (self._cluster, self._station):
             raise StoreError(

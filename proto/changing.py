@@ -46,6 +46,8 @@ class Stand(NamedTuple):
     """Its mark: the options of ``number`` + 1; empty: it has none."""
     promise: int = 0
     """It makes no mark at a lower ballot (V3)."""
+    kept: int = 0
+    """As in ``Claim``: of an attempt that this station gave up (V4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,10 @@ class Changing:
         self.stand = stand
         self._newcomer = newcomer
         self._unfit = unfit
-        self.kept = 0
-        """As in ``Claim``."""
+        self.kept = stand.kept
+        """As in ``Claim``. What was heard of others is not durable: they have it."""
+        self._has_given_up = False
+        """By UNABLE, in this instance: the next view event shows that it stays so."""
         self.members: frozenset[int] = frozenset()
         """Of the instance; empty: this station is in none."""
         self.instance = 0
@@ -173,7 +177,7 @@ class Changing:
     def claim(self, always: bool = False) -> Claim | None:
         """What its OPENs say; nothing where configurations have never changed, unless ``always``."""
         stand = self.stand
-        if not stand.number and not self.kept and not stand.ballot and not always:
+        if not stand.number and not self.kept and not stand.ballot and self.joint is None and not always:
             return None
         if self._attempt is not None:  # it may be given up yet
             return Claim(stand.number, stand.options, 0, b"", self.kept)
@@ -200,7 +204,7 @@ class Changing:
     def begun(self, instance: int, members: Iterable[int]) -> list[Effect]:
         """An instance has begun here."""
         self.instance, self.members, self._attempt = instance, frozenset(members), None
-        self._newcomer = False
+        self._newcomer = self._has_given_up = False
         return self._say_commit()
 
     def ended(self) -> list[Effect]:
@@ -264,7 +268,7 @@ class Changing:
         if self._attempt is not None:
             self.kept = max(self.kept, instance)
             return self._give_up("members have come or gone meanwhile")
-        return self._say_commit()
+        return [*(self._keep_durably() if self._has_given_up else []), *self._say_commit()]
 
     def _on_change(self, now: int, ballot: int, source: int, options: bytes) -> list[Effect]:
         if self._attempt is not None or self.joint is not None:
@@ -303,12 +307,21 @@ class Changing:
     def _on_unable(self, source: int, said: ConfigMessage) -> list[Effect]:
         if self._attempt is None or self._attempt.ballot != said.ballot:
             return []
+        self._has_given_up = True
         return self._give_up(f"station {source}: {said.rest.decode(errors='replace')}")
 
     def _give_up(self, why: str) -> list[Effect]:
         self._attempt = self._best = None
         text = f"configuration {self.stand.number + 1} is given up: {why}"
-        return [*self._make(self.stand._replace(ballot=0, proposed=b"")), Hold(False), Said(text, warning=True, outcome=False)]
+        forgotten = self._make(self.stand._replace(ballot=0, proposed=b"", kept=self.kept))
+        return [*forgotten, Hold(False), Said(text, warning=True, outcome=False)]
+
+    def _keep_durably(self) -> list[Effect]:
+        """V4: something has reached preack in this instance. Were it forgotten in a restart of all, the mark of one that was away
+        could come into force after all, long after an operator was told that it is given up."""
+        self._has_given_up = False
+        self.kept = max(self.kept, self.instance)
+        return self._make(self.stand._replace(kept=self.kept))
 
     def _say_commit(self) -> list[Effect]:
         """V3: the lowest member, and the next one if it is gone."""
@@ -325,9 +338,7 @@ class Changing:
         return [*self._take_over(number, options), Said(text, outcome=True), Settled(number, options, text)]
 
     def _on_keep(self, number: int) -> list[Effect]:
-        if number == self.stand.number and self.joint is None:
-            self.kept = max(self.kept, self.instance)
-        return []
+        return self._keep_durably() if number == self.stand.number and self.joint is None else []
 
     # ---- what OPENs say
     def hear(self, now: int, claim: Claim) -> list[Effect]:
@@ -404,7 +415,7 @@ class Changing:
 
     def _take_over(self, number: int, options: bytes) -> list[Effect]:
         self._attempt = self._best = None
-        self._newcomer = False
+        self._newcomer = self._has_given_up = False
         self.kept = 0
         self.changes += 1
         return [*self._make(Stand(number, options)), Hold(False)]

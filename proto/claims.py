@@ -7,6 +7,7 @@ Sans-I/O.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from .openconfig import OpeningConfig
 from .openpdu import NO_CLAIM, Claim, OpenPdu
@@ -22,11 +23,15 @@ class Claims:
         self._own = own
         self._believe = believe
 
+    def settle(self) -> None:
+        """The configuration is decided: who has other options is a rival again."""
+        self._config = replace(self._config, joint=False)
+
     def is_change(self, pdu: OpenPdu) -> bool:
         """Its sender has other options, or is not of the roster, because the configuration is changed while the cluster runs: no
         rival."""
         theirs, own = pdu.claim or NO_CLAIM, self._own() or NO_CLAIM
-        if theirs.number != own.number or theirs.ballot or theirs.kept or own.ballot or own.kept:
+        if theirs.number != own.number or theirs.ballot or own.ballot:
             return True
         outside = bool(theirs.options) and theirs.options in (own.options, self._config.options)  # equal but for who it is
         return self._config.joint or outside

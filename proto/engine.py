@@ -275,6 +275,7 @@ class Engine:
     def settle(self) -> None:
         """The configuration is decided: a quorum of the former one is not needed any more, and stations may be admitted."""
         self.quorum.both = ()
+        self.opening.claims.settle()
 
     def _set_frame_max(self, frame_max: int) -> None:
         self._frame_max = frame_max

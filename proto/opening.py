@@ -99,7 +99,7 @@ class Opening(OwnNumber):
         was ever a member. claim: what this station says of configurations (``changing.py``)."""
         self._config = config
         self.claim = claim
-        self._claims = Claims(config, claim, self._believe)
+        self.claims = Claims(config, claim, self._believe)
         self._reached = reached
         self._bind = bind
         self._held = held
@@ -187,7 +187,7 @@ class Opening(OwnNumber):
             return []
         if pdu.src == self._config.station:
             return [*self._on_own_number(now, pdu, mac)]
-        if pdu.fingerprint != self._config.fingerprint and self._claims.is_change(pdu):
+        if pdu.fingerprint != self._config.fingerprint and self.claims.is_change(pdu):
             return [*self._tell_claim(now, pdu), *self._sender.answer(now)]
         if pdu.fingerprint != self._config.fingerprint:
             told = self._notices.give(
@@ -203,7 +203,7 @@ class Opening(OwnNumber):
 
     def _tell_claim(self, now: int, pdu: OpenPdu) -> list[Effect]:
         """What it says of configurations; the numbers that it knows are durable before."""
-        if pdu.claim is None or not self._claims.counts(now, pdu):
+        if pdu.claim is None or not self.claims.counts(now, pdu):
             return []
         return [*self._sender.make_durable(), Told(pdu.src, pdu.claim)]
 
@@ -223,7 +223,7 @@ class Opening(OwnNumber):
                 return self._sender.answer(now)
             rival = Rival(src, n, None, "", mac, bool(header["instance"]), now)
         elif (pdu := decode_open(data, n)) is not None:
-            if self._claims.is_change(pdu):
+            if self.claims.is_change(pdu):
                 return [*self._tell_claim(now, pdu), *self._sender.answer(now)]
             rival = Rival(src, n, pdu.fingerprint, pdu.host, mac, pdu.started, now)
         else:
@@ -455,7 +455,7 @@ class Opening(OwnNumber):
             # In another instance with a later incarnation: the one that is a member here has ended.
             over = 0 < held < pdu.incarnation and self._believes(now, pdu.src, held, pdu.incarnation)
             return [*self._sender.answer(now), *([Recovering(pdu.src, pdu.incarnation, pdu.frame_max)] if over else [])]
-        if pdu.age_ms * 1_000_000 < self._config.window_ns or pdu.proposal == instance or self._claims.is_behind(pdu):
+        if pdu.age_ms * 1_000_000 < self._config.window_ns or pdu.proposal == instance or self.claims.is_behind(pdu):
             return [*self._sender.answer(now)]  # it listens; or is late; or takes it over first
         if not self._believes(now, pdu.src, self._life_of(pdu.src), pdu.incarnation):
             return []

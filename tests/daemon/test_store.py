@@ -355,6 +355,40 @@ def test_the_configuration_of_an_instance_is_remembered_and_forgotten_on_purpose
     assert make(tmp_path).open().ran is None
 
 
+def test_what_an_earlier_version_would_go_back_from_has_a_format_that_it_refuses(tmp_path: Path) -> None:
+    """It would count by its file, beside the others."""
+    store = make(tmp_path)
+    store.open()
+    store.persist(4, 1)
+    formats = [json.loads(store.path.read_text())["format"]]
+    file = Stand(0, b"{}")
+    for stand in (
+        file,
+        file._replace(number=1),
+        file._replace(ballot=9, proposed=b"x"),
+        file._replace(promise=9),
+        file._replace(kept=9),
+    ):
+        store.keep(stand)
+        formats.append(json.loads(store.path.read_text())["format"])
+        store.close()
+        store = make(tmp_path)
+        assert store.open().stand == stand
+    store.forget_ran()
+    formats.append(json.loads(store.path.read_text())["format"])
+    assert formats == [2, 2, 3, 3, 3, 3, 2]
+    body = json.loads(store.path.read_text())
+    store.keep(file._replace(number=1))
+    body = json.loads(store.path.read_text())
+    del body["configuration"]["kept"]  # as versions wrote it that did not know this
+    body["configuration_check"] = store_module._check_of(body["configuration"])
+    body["format"] = 2
+    body["check"] = store_module.Record("lab", 2, 4, 1)._check()
+    store.path.write_text(json.dumps(body))
+    store.close()
+    assert make(tmp_path).open().stand == file._replace(number=1)
+
+
 @pytest.mark.parametrize("form", [1, 2])
 def test_state_of_an_earlier_version_has_no_configuration_and_is_read(tmp_path: Path, form: int) -> None:
     body = {"format": form, "cluster": "lab", "station": 2, "incarnation": 4, "instance": 3}
@@ -420,6 +454,28 @@ def test_no_start_without_the_key_that_was_there(tmp_path: Path) -> None:
     changed = Remembered(1, 1, None, before, Stand(1, options_of(config.cluster)))  # nor when the file's options do not count
     with pytest.raises(Failure, match=r"with a key last \(ab\), and has none now.*zenjun key forget"):
         make_engine(config, changed, make(tmp_path), 1400, "", Journal(logging.getLogger("test_store")))
+
+
+def test_what_was_promised_and_given_up_hides_no_file(tmp_path: Path) -> None:
+    """An option that was changed in all files while all stations were stopped is the same everywhere."""
+    path = tmp_path / "z.toml"
+    path.write_text(
+        '[cluster]\nname = "lab"\nstations = 3\nheartbeat_ms = 50\n'
+        f'[station]\nid = 2\ninterface = "eth0"\nstate_dir = "{tmp_path}"\n'
+    )
+    config, journal = load(path), Journal(logging.getLogger("test_store"))
+    found = []
+    for stand in (
+        None,
+        Stand(0, b'{"stations": 3}', promise=7 << 32, kept=6),
+        Stand(0, b'{"stations": 3}', 7 << 32, b'{"stations": 3}'),
+    ):
+        store = make(tmp_path)
+        store.stand = stand
+        engine, _, changing = make_engine(config, Remembered(1, 9, None, None, stand), store, 1400, "", journal)
+        found.append((engine.config.heartbeat_ns, engine.config.number, changing.stand.promise, changing.kept))
+    assert found[:2] == [(50_000_000, 0, 0, 0), (50_000_000, 0, 7 << 32, 6)]
+    assert found[2][0] != 50_000_000 and found[2][1] == 1, "a mark does"
 
 
 @pytest.mark.parametrize("kind", ["conflict", "options", "stations"])

@@ -425,8 +425,8 @@ def test_random_bytes_are_damaged(tmp_path: Path) -> None:
 def test_first_format_is_read_and_a_later_one_is_refused(tmp_path: Path) -> None:
     text = '{"format": 1, "cluster": "lab", "station": 2, "incarnation": 7, "instance": 3}'
     assert found_in(tmp_path, text.encode()) == (7, 3)
-    fate = found_in(tmp_path, b'{"format": 3, "anything": "else"}')
-    assert isinstance(fate, str) and "has format 3; this version reads format 2" in fate
+    fate = found_in(tmp_path, b'{"format": 4, "anything": "else"}')
+    assert isinstance(fate, str) and "has format 4; this version reads format 3" in fate
 
 
 def test_a_record_goes_through_bytes_unchanged() -> None:

@@ -126,6 +126,7 @@ def test_a_cluster_grows_shrinks_and_remembers() -> None:
         assert all(status(lab.stations[k])["configuration"]["in_roster"] is (k in THREE) for k in FIVE)
         shown = asked(lab, 3, "show")["message"]
         assert "stations = 3\n" in shown and "heartbeat_ms = 150\n" in shown
+        at_once(lab)
         kill(lab.stations[4], lab.stations[5])
         is_away(lab)
 
@@ -139,6 +140,21 @@ def refuses(lab: Lab) -> None:
         asked(lab, 4, "set", option="heartbeat_ms", value="150")
     assert not _goes_on(status(lab.stations[4])), "it is not waited for"
     assert together(lab, THREE) == instance and number(lab, 1) == 0
+
+
+def at_once(lab: Lab) -> None:
+    """Two operators, each at one station: who is told that the change is in force has made it."""
+    before = number(lab, 1)
+    asking = {}
+    for k, value in ((1, 160), (2, 170)):
+        argv = [*ZENJUN, "cluster", "set", "heartbeat_ms", str(value), "--timeout", "60"]
+        argv += ["--socket", str(lab.stations[k].socket_path)]
+        asking[value] = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    said = {value: (process.communicate(timeout=150), process.returncode) for value, process in asking.items()}
+    carried_out = [value for value, (_, code) in said.items() if code == 0]
+    together(lab, THREE, 60)
+    assert len(carried_out) == number(lab, 1) - before, said
+    assert not carried_out or status(lab.stations[1])["configuration"]["options"]["heartbeat_ms"] in carried_out, said
 
 
 def is_away(lab: Lab) -> None:

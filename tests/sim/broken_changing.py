@@ -48,6 +48,14 @@ class MarkBindsNobody(Changing):
         return self.stand.options
 
 
+@dataclass(frozen=True)
+class ForgetsWhatItGaveUp(Parts):
+    """V4: that an attempt was given up is known only until the station restarts."""
+
+    def stand(self, disk: Stand, file: Stand) -> Stand:
+        return super().stand(disk, file)._replace(kept=0)
+
+
 class MarksAtOnce(Changing):
     """V3: who says a proposal has marked it, whoever else has said it."""
 
@@ -66,6 +74,7 @@ VARIANTS: Final[dict[str, Callable[[], Parts]]] = {
     "no_old_quorum": NoOldQuorum,
     "number_not_durable": NumberNotDurable,
     "opens_by_file": OpensByFile,
+    "forgets_what_it_gave_up": ForgetsWhatItGaveUp,
     "marks_at_once": lambda: Parts(changing=MarksAtOnce),
     "gathers_nobody": lambda: Parts(gathering=GathersNobody),
     "mark_binds_nobody": lambda: Parts(changing=MarkBindsNobody),

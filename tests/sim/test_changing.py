@@ -112,27 +112,15 @@ def test_two_parts_without_a_quorum_of_the_former_configuration() -> None:
 
 
 def two_attempts(variant: str = "") -> World:
-    """Station 1 has the mark of a first attempt, 3 that of a second one; neither was carried out. 2 heard 3, which then said a
-    proposal of the second that nobody heard, and lost power. 1 and 2 say one of the first, with the same number, and open; 2
-    loses power before more, 1 does not come back. 2 and 3 start."""
+    """Station 1 has the mark of a first attempt, at which all lost power, 3 that of a second one; neither was carried out. 2
+    heard 3, which then said a proposal of the second that nobody heard, and lost power. 1 and 2 say one of the first, with the
+    same number, and open; 2 loses power before more, 1 does not come back. 2 and 3 start."""
     world = World(1, VARIANTS[variant]() if variant else None, Options(3))
     one, two, three = (world.machine(k) for k in (1, 2, 3))
     for machine in (one, two, three):
         machine.boot()
     world.until(lambda: bool(one.instance and two.instance and three.instance))
     world.traffic(200 * MS)
-    one.propose(replace(Options(3), heartbeat=7))
-    step(world, lambda: marked(one), "1 has a mark")
-    one.fail()
-    world.until(lambda: all(tuple(m.engine.membership.members) == (2, 3) for m in (two, three)))
-    world.traffic(300 * MS)
-    assert not marked(two) and not marked(three), "given up"
-    world.lost = lambda source, to, pdu: source is three and marked(three)
-    two.propose(replace(Options(3), heartbeat=9))
-    step(world, lambda: marked(three) and not marked(two), "3 has a mark")
-    two.fail()
-    three.fail()
-    before = three.disk["stand"]
 
     def fails_behind(machine: Machine, condition: Callable[[Stand], bool], *, written: bool) -> None:
         """Power fails at a write of the configuration, before or after it."""
@@ -146,6 +134,24 @@ def two_attempts(variant: str = "") -> World:
                 raise PowerFails
 
         machine.durable = durable  # type: ignore[method-assign]
+
+    for machine in (two, three):
+        fails_behind(machine, lambda stand: bool(stand.ballot), written=False)
+    one.propose(replace(Options(3), heartbeat=7))
+    step(world, lambda: marked(one) and not two.on and not three.on, "1 has a mark, and only 1")
+    one.fail()
+    for machine in (two, three):
+        del machine.durable
+        machine.boot()
+    world.until(lambda: all(m.instance for m in (two, three)))
+    world.traffic(300 * MS)
+    assert not marked(two) and not marked(three), "nobody knows of it"
+    world.lost = lambda source, to, pdu: source is three and marked(three)
+    two.propose(replace(Options(3), heartbeat=9))
+    step(world, lambda: marked(three) and not marked(two), "3 has a mark")
+    two.fail()
+    three.fail()
+    before = three.disk["stand"]
 
     fails_behind(three, lambda stand: max(stand.promise, stand.ballot) > before.ballot, written=True)
     fails_behind(two, lambda stand: stand.number > 0, written=False)
@@ -182,6 +188,94 @@ def test_a_mark_that_one_station_makes_alone_binds_another_one_for_ever() -> Non
     assert not world.machine(2).instance and not world.machine(3).instance
     assert world.machine(2).changing.stand.ballot == world.machine(3).changing.stand.ballot
     assert world.machine(2).changing.stand.proposed != world.machine(3).changing.stand.proposed
+
+
+def given_up(by: str, options: Options, variant: str = "") -> World:
+    """Station 3 has made its mark durable and loses power before it is heard again; 1 and 2 give the attempt up, and go on. by:
+    a view, or a member that cannot take the options over."""
+    world = opened(variant)
+    one, two, three = (world.machine(k) for k in (1, 2, 3))
+    for station in (4, 5):
+        world.machine(station).fail()
+    if by == "unable":
+        two.changing._unfit = lambda options: "it cannot"
+    one.propose(options)
+    world.lost = lambda source, to, pdu: source is three and marked(three)
+    step(world, lambda: marked(three), "3 has the mark", 2_000 * MS)
+    three.fail()
+    world.lost = lambda source, to, pdu: False
+    two.changing._unfit = lambda options: ""
+    world.until(lambda: one.engine.membership.members == two.engine.membership.members == (1, 2))
+    world.traffic(500 * MS)
+    assert any("given up" in text for text in one.said)
+    assert three.disk["stand"].ballot and one.changing.instance > three.disk["stand"].ballot >> 32
+    return world
+
+
+@pytest.mark.parametrize("by", ["view", "unable"])
+@rule("V4")
+def test_what_was_given_up_stays_so_when_all_have_lost_power(by: str) -> None:
+    world = given_up(by, replace(Options(3), heartbeat=7))
+    machines = [world.machine(k) for k in (1, 2, 3)]
+    for machine in machines[:2]:
+        machine.fail()
+    for machine in machines:
+        machine.boot()
+    world.until(lambda: all(m.instance and not marked(m) for m in machines), 10_000 * MS)
+    world.traffic(300 * MS)
+    assert {number(m) for m in machines} == {0}
+
+
+@rule("V4")
+def test_a_mark_that_was_given_up_keeps_no_quorum_closed() -> None:
+    """3 was to be removed. 2 does not come back: 1 and 3 are a quorum of the configuration in force, and none of the other."""
+    world = given_up("view", trim(Options(3), {1, 2}))
+    one, two, three = (world.machine(k) for k in (1, 2, 3))
+    one.fail()
+    two.fail()
+    one.boot()
+    three.boot()
+    world.until(lambda: bool(one.instance and three.instance), 10_000 * MS)
+    assert (number(one), number(three), marked(three)) == (0, 0, False)
+
+
+@rule("V4")
+def test_who_forgets_what_it_gave_up_carries_it_out_or_opens_nothing() -> None:
+    world = given_up("view", replace(Options(3), heartbeat=7), "forgets_what_it_gave_up")
+    machines = [world.machine(k) for k in (1, 2, 3)]
+    for machine in machines[:2]:
+        machine.fail()
+    for machine in machines:
+        machine.boot()
+    world.until(lambda: all(number(m) == 1 for m in machines), 10_000 * MS)
+    world = given_up("view", trim(Options(3), {1, 2}), "forgets_what_it_gave_up")
+    one, two, three = (world.machine(k) for k in (1, 2, 3))
+    one.fail()
+    two.fail()
+    one.boot()
+    three.boot()
+    world.run(30_000 * MS)
+    assert not one.instance and not three.instance
+
+
+@rule("V3")
+def test_others_are_rivals_again_once_the_configuration_is_decided() -> None:
+    world = opened()
+    machines = [world.machine(k) for k in (1, 2, 3)]
+    for station in (4, 5):
+        world.machine(station).fail()
+    machines[0].propose(replace(Options(3), heartbeat=7))
+    step(world, lambda: all(marked(m) for m in machines), "all have marks", 2_000 * MS)
+    for machine in machines:
+        machine.fail()
+    for machine in machines:
+        machine.boot()
+    opening = machines[0].engine.opening
+    other = OpenPdu(2, 5, 1500, None, 10, ~opening._config.fingerprint & 0xFFFFFFFF, 0, 1, False, "x", claim=Claim(1, b"others"))
+    undecided = replace(other, claim=Claim(0, b"others"))
+    assert opening.claims.is_change(undecided), "a quorum of both is asked for"
+    world.until(lambda: all(number(m) == 1 and m.instance and not m.changing.joint for m in machines))
+    assert not machines[0].engine.opening.claims.is_change(other)
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -132,7 +132,7 @@ def _change(path: str | None, timeout: float, step: str, **arguments: Any) -> in
     with daemon(path, f"cluster {step}", timeout) as connection:
         asked = _ask(connection, min(deadline, time.monotonic() + SETTLED_S), step, **arguments)
         say(str(asked["message"]))
-        found = _until(connection, deadline, int(asked["number"]), int(asked["attempts"]))
+        found = _until(connection, deadline, asked)
         say(f"configuration {found['number']} is in force")
     return OK
 
@@ -160,14 +160,19 @@ def _goes_on(status: dict[str, Any]) -> bool:
     return (found["in_roster"] and status["state"] == "opening") or bool(found["under_way"] or found["undecided"])
 
 
-def _until(connection: SyncConnection, deadline: float, number: int, attempts: int) -> dict[str, Any]:
-    """Wait until the attempt has ended, and an instance is open under it."""
+def _until(connection: SyncConnection, deadline: float, asked: dict[str, Any]) -> dict[str, Any]:
+    """Wait until the attempt has ended, and an instance is open under it. asked: the daemon's answer."""
+    number = int(asked["number"])
     while True:
         status = connection.status()
         found = status["configuration"]
         if found["number"] >= number and (status["state"] == "open" or not found["in_roster"]):
+            if found["number"] == number and found["options"] != asked["options"]:
+                raise Failure(
+                    f"configuration {number} is another change, which came first; this one was refused", FAILED, "cluster"
+                )
             return dict(found)
-        if found["attempts"] > attempts and found["carried_out"] is False:
+        if found["attempts"] > int(asked["attempts"]) and found["carried_out"] is False:
             raise Failure(str(found["last"]), FAILED, "cluster")
         if (left := deadline - time.monotonic()) <= 0:
             raise Failure(f"configuration {number} is not in force yet: zenjun cluster show", TIMED_OUT, "cluster")
