@@ -48,8 +48,9 @@ class Plain:
         """Of each table, quoted; empty: it is not simple."""
         self._by_rowid: dict[str, bool] = {}
         """Tables whose key is the rowid: it is that of one row at most."""
-        self._texts: dict[tuple[str, Op, int, int], str] = {}
-        """Statements by table, kind, and the columns that have values before and afterwards, as bits."""
+        self._texts: dict[tuple[str, Op, bytes], tuple[str, tuple[int, ...]] | None] = {}
+        """Statements by table, kind of change, and types of the values before and afterwards; with the places of their values
+        among these. None: SQLite makes no such change."""
 
     def forget(self) -> None:
         """The schema is another one."""
@@ -106,16 +107,16 @@ class Plain:
         return columns
 
     def _statement(self, change: Change, columns: tuple[str, ...]) -> Statement | None:
-        old = [(i, value) for i, value in enumerate(change.old) if value != _NOT_RECORDED]
-        new = [(i, value) for i, value in enumerate(change.new) if value != _NOT_RECORDED]
-        if not _is_usual(change, {i for i, _ in old}, {i for i, _ in new}):
-            return None
-        key = (change.table.name, change.op, sum(1 << i for i, _ in old), sum(1 << i for i, _ in new))
-        if (sql := self._texts.get(key)) is None:
+        values = (*change.old, *change.new)
+        key = (change.table.name, change.op, bytes([value[0] for value in values]))
+        if key not in self._texts:
             if len(self._texts) >= TEXTS_MAX:
                 self._texts.clear()
-            sql = self._texts[key] = _text(change, columns, [i for i, _ in old], [i for i, _ in new])
-        return sql, tuple([_value(value) for _, value in (*new, *old)]), change.op is not Op.INSERT
+            self._texts[key] = _text(change, columns)
+        if (found := self._texts[key]) is None:
+            return None
+        sql, places = found
+        return sql, tuple([_value(values[place]) for place in places]), change.op is not Op.INSERT
 
 
 def _is_usual(change: Change, old: set[int], new: set[int]) -> bool:
@@ -126,14 +127,20 @@ def _is_usual(change: Change, old: set[int], new: set[int]) -> bool:
     return bool(new) and not new & key and old == new | key
 
 
-def _text(change: Change, columns: tuple[str, ...], old: list[int], new: list[int]) -> str:
+def _text(change: Change, columns: tuple[str, ...]) -> tuple[str, tuple[int, ...]] | None:
+    """The statement, and which of the values before and afterwards, counted together, it has one after another."""
+    old = [i for i, value in enumerate(change.old) if value != _NOT_RECORDED]
+    new = [i for i, value in enumerate(change.new) if value != _NOT_RECORDED]
+    if not _is_usual(change, set(old), set(new)):
+        return None
+    places = (*(len(change.old) + i for i in new), *old)
     table, key = f"main.{quoted(change.table.name)}", change.table.key
     if change.op is Op.INSERT:
-        return f"INSERT INTO {table}({', '.join(columns[i] for i in new)}) VALUES({', '.join('?' * len(new))})"
+        return f"INSERT INTO {table}({', '.join(columns[i] for i in new)}) VALUES({', '.join('?' * len(new))})", places
     where = " AND ".join(f"{columns[i]} {'=' if key[i] else 'IS'} ?" for i in old)
     if change.op is Op.DELETE:
-        return f"DELETE FROM {table} WHERE {where}"
-    return f"UPDATE {table} SET {', '.join(f'{columns[i]} = ?' for i in new)} WHERE {where}"
+        return f"DELETE FROM {table} WHERE {where}", places
+    return f"UPDATE {table} SET {', '.join(f'{columns[i]} = ?' for i in new)} WHERE {where}", places
 
 
 def _value(encoded: bytes) -> int | float | str | bytes | None:

@@ -14,7 +14,7 @@ from zenjun.daemon.database import applier as applying
 from zenjun.daemon.database.applier import Applied, Applier
 from zenjun.daemon.database.branch import Branch
 from zenjun.daemon.database.errors import IntegrityError
-from zenjun.proto.service.database.changeset import Op, Table, parse, row_hash
+from zenjun.proto.service.database.changeset import Change, Op, Table, _single, parse, row_hash
 
 from ..rules import rule
 from .rig import commit, content, create
@@ -394,6 +394,37 @@ def test_a_cut_changeset_is_refused() -> None:
         else:
             with pytest.raises(ValueError):
                 list(parse(CHANGESET[:end]))
+
+
+SINGLES: Final = [
+    CHANGESET[:39], CHANGESET[39:53],  # an update; an insertion
+    bytes.fromhex("54020102 7700 0900 0301 61 020000000000000000"),  # a deletion, by a key of two columns
+    bytes.fromhex("5401017700 1200 03 8100") + bytes(128),  # a text that is not short
+]  # fmt: skip
+
+
+def _changes(data: bytes) -> list[Change]:
+    try:
+        return list(parse(data))
+    except ValueError:
+        return []
+
+
+@given(st.sampled_from(SINGLES), st.integers(0, 200), st.integers(0, 255), st.binary(max_size=2))
+def test_a_change_alone_is_read_alike(whole: bytes, at: int, flip: int, tail: bytes) -> None:
+    """The short way finds what the long one finds, or leaves it to that one."""
+    at %= len(whole)
+    data = whole[:at] + bytes([whole[at] ^ flip]) + whole[at + 1 :] + tail
+    if (found := _single(data)) is not None:
+        change, key = found
+        assert _changes(data) == [change] and change.key == key
+
+
+def test_most_changes_are_read_the_short_way() -> None:
+    for data in SINGLES[:3]:
+        assert _single(data) is not None and len(_changes(data)) == 1
+    assert _single(SINGLES[3]) is None and len(_changes(SINGLES[3])) == 1
+    assert _single(CHANGESET) is None and _single(b"") is None
 
 
 @given(st.integers(0, len(CHANGESET) - 1), st.integers(1, 255), st.binary(max_size=4))

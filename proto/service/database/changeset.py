@@ -36,6 +36,11 @@ class Op(IntEnum):
     UPDATE = 23
 
 
+_OPS: Final = {int(op): op for op in Op}
+_SHORT_MAX: Final = 0x7F
+"""The largest number of one byte."""
+
+
 class Table(NamedTuple):
     """The head of a table in a changeset."""
 
@@ -149,10 +154,61 @@ def parse(data: bytes) -> Iterator[Change]:
         yield change
 
 
+@lru_cache(256)
+def _head(data: bytes) -> tuple[Table, tuple[int, ...]] | None:
+    """The table whose head this is, and the places of its key, from 0; None: it is no head."""
+    reader = _Reader(data)
+    try:
+        if reader.byte() != _TABLE:
+            return None
+        table = reader.table()
+    except ValueError:
+        return None
+    return (table, tuple(i for i, place in enumerate(table.key) if place)) if reader.at == len(data) else None
+
+
+def _single(data: bytes) -> tuple[Change, tuple[bytes, ...]] | None:
+    """The change of a changeset that has one, as most have, and its key; None: ``parse`` has to look, and finds what is wrong."""
+    if len(data) < 2 or data[1] > _SHORT_MAX:
+        return None
+    end = data.find(0, 2 + data[1]) + 1
+    found = _head(data[:end])
+    if found is None or end >= len(data) or (op := _OPS.get(data[end])) is None:
+        return None
+    table, places = found
+    columns, at, size = len(table.key), end + 2, len(data)
+    values = []
+    for _ in range(2 * columns if op is Op.UPDATE else columns):
+        if at >= size:
+            return None
+        start, kind = at, data[at]
+        if (fixed := _FIXED.get(kind)) is not None:
+            at += 1 + fixed
+        elif kind in _COUNTED and at + 1 < size and data[at + 1] <= _SHORT_MAX:
+            at += 2 + data[at + 1]
+        else:
+            return None
+        values.append(data[start:at])
+    key = tuple([values[place] for place in places])
+    if at != size or any(value[0] in (0, 5) for value in key) or (op is not Op.UPDATE and b"\0" in values):
+        return None
+    first = tuple(values[:columns])
+    old, new = ((), first) if op is Op.INSERT else (first, tuple(values[columns:]))
+    return Change(table, op, old, new), key
+
+
 def row_hash(table: str, key: tuple[bytes, ...]) -> bytes:
     """What a row is called in certification: of table and key, equal at all sites."""
-    parts = [len(part).to_bytes(4, "big") + part for part in (table.encode(), *key)]
+    parts = [_named(table)]
+    for part in key:
+        parts += (len(part).to_bytes(4, "big"), part)
     return blake2b(b"".join(parts), digest_size=KEY_BYTES).digest()
+
+
+@lru_cache(256)
+def _named(table: str) -> bytes:
+    name = table.encode()
+    return len(name).to_bytes(4, "big") + name
 
 
 class Summary(NamedTuple):
@@ -171,6 +227,9 @@ def summary(data: bytes) -> Summary:
 
 
 def _summary(data: bytes) -> Summary:
+    if (one := _single(data)) is not None:
+        change, key = one
+        return Summary(frozenset((change.table,)), frozenset((row_hash(change.table.name, key),)), (change,))
     tables: set[Table] = set()
     rows: set[bytes] = set()
     few: list[Change] = []
