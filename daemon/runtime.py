@@ -66,6 +66,7 @@ chores that no look went with, so that the next ones meet one. One waking of Pyt
 # Plain integers: enum arithmetic would be the dearest thing in a turn.
 GROUP, CLIENT, LINK, MORE, PAIR = int(Want.GROUP), int(Want.CLIENT), int(Want.LINK), int(Want.MORE), int(Want.PAIR)
 SOMETHING: Final = ~int(Want.FENCED)
+SPOKEN: Final = GROUP | CLIENT | PAIR
 MESSAGES: Final = (int(Frame.SEND), int(Frame.SEND_TO))
 
 
@@ -273,7 +274,7 @@ class Runtime:
     def _serve(self, turn: Turn) -> None:
         now = turn.now
         want = turn.want
-        chores = self._chores_due(now)
+        chores = self._chores_due(now, want)
         if want & PAIR:
             self._clients.multicast.on_pairs()
             self._again = True
@@ -457,8 +458,11 @@ class Runtime:
 
     # ---- chores
 
-    def _chores_due(self, now: int) -> bool:
-        """About once a second, and at rest less often, together with the engine's look, which comes after this."""
+    def _chores_due(self, now: int, want: int) -> bool:
+        """About once a second, and at rest less often, together with the engine's look, which comes after this. want: of the
+        turn; what programs or stations say to Python may be what the next chores go on with."""
+        if want & SPOKEN:
+            self._chores_ns = min(self._chores_ns, self._chored_ns + TICK_NS)
         met = now - self._chored_ns >= TICK_NS and self.has_begun and self._engine.own_deadline_ns() <= now
         if not met and now < self._chores_ns:
             return False

@@ -159,7 +159,7 @@ def woken(daemon: Runtime, engine: SimpleNamespace, until: int) -> list[tuple[in
     """When Python runs, and for what: chores, look."""
     out = []
     while (now := min(daemon._chores_ns, engine.at)) < until:
-        chores, look = daemon._chores_due(now), engine.at <= now
+        chores, look = daemon._chores_due(now, Want.DEADLINE), engine.at <= now
         engine.at = now + 2 * S if look else engine.at
         out.append((now, chores, look))
     return out
@@ -180,3 +180,14 @@ def test_chores_are_done_every_second_while_something_goes_on(active: int, restl
     daemon, engine = resting(10 * S + 300 * MS, active, restless=restless)
     at = [now for now, chores, _ in woken(daemon, engine, 30 * S) if chores]
     assert all(b - a == S for a, b in itertools.pairwise(at))
+
+
+@pytest.mark.parametrize("want", [Want.GROUP, Want.CLIENT, Want.PAIR])
+def test_what_was_said_at_rest_waits_a_second_for_chores_at_most(want: Want) -> None:
+    daemon, engine = resting(10 * S)
+    woken(daemon, engine, 20 * S)
+    last = daemon._chored_ns
+    assert daemon._chores_ns == last + 2 * S
+    assert not daemon._chores_due(last + S // 4, Want.SAID) and daemon._chores_ns == last + 2 * S
+    assert not daemon._chores_due(last + S // 2, want) and daemon._chores_ns == last + S
+    assert daemon._chores_due(last + S, Want.DEADLINE)
