@@ -128,7 +128,7 @@ if [ "$ready" != "$stamp test" ] && { [ "$want" = test ] || [ "$ready" != "$stam
     say "zenjun: setting up .venv (Python packages, C modules)"
     # Also repairs one that was cut short while it was made, or moved with the checkout.
     { .venv/bin/python -m pip --version && grep -F "$PWD/.venv" .venv/bin/activate; } >/dev/null 2>&1 || "$python" -m venv .venv
-    extra=
+    extra='[db]' # zenjun sql and zenjun db are commands of README
     [ "$want" = test ] && extra='[dev]'
     .venv/bin/python -m pip install -qq --disable-pip-version-check "setuptools>=77" "cffi>=1.16"
     .venv/bin/python -m pip install -qq --disable-pip-version-check --no-build-isolation -e ".$extra"

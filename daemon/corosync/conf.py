@@ -21,6 +21,7 @@ from ...proto.service.corosync.ring import Nodes
 from ...proto.service.corosync.votequorum import VOTES_MAX, Config
 from ...proto.wire import STATIONS_MAX
 from ..config import ConfigError
+from ..config.options import LINKS_MAX
 from ..config.source import Problem
 from .maps import STRING, U8, U16, U32, U64, Type, Value
 
@@ -65,6 +66,32 @@ TYPES: Final[dict[str, Type]] = {
     "interface.knet_pong_count": U32,
 }
 """Types in libcmap of what is no text; ``node`` and ``interface`` stand for any of them."""
+SECTIONS: Final = frozenset(
+    [
+        "totem",
+        "interface",
+        "logging",
+        "logger_subsys",
+        "quorum",
+        "device",
+        "model",
+        "net",
+        "disk",
+        "heuristics",
+        "nodelist",
+        "node",
+        "uidgid",
+        "qb",
+        "resources",
+        "system",
+        "memory_used",
+        "nozzle",
+        "zenjun",
+    ]
+)
+"""Of corosync.conf(5), corosync-qdevice(8), and the stand-in's own."""
+TOTEM_NUMBERS: Final = frozenset({"version", "token", "token_coefficient", "consensus", "join", "merge", "hold", "netmtu"})
+"""Numbers of section ``totem`` that are shown in libcmap and do nothing else here; a wrong one is misspelt."""
 
 
 class Line(NamedTuple):
@@ -312,7 +339,11 @@ def _checked(conf: Conf) -> Iterable[Problem]:
         problems.append(Problem(0, "there is no nodelist: the stand-in needs the nodes, as zenjund needs its stations"))
     for node in conf.nodes:
         if node.id == 0:
-            problems.append(Problem(node.line, "node without nodeid: expected one, equal to the station or with zenjun_station"))
+            said = "nodeid 0" if "nodeid" in node.values else "node without nodeid"
+            problems.append(Problem(node.line, f"{said}: expected one from 1, equal to the station or with zenjun_station"))
+        elif not 1 <= node.station <= STATIONS_MAX:
+            text = f"node {node.id} would be station {node.station}, but stations are 1 to {STATIONS_MAX}: give it zenjun_station"
+            problems.append(Problem(node.line, text))
         elif [n.id for n in conf.nodes].count(node.id) > 1:
             problems.append(Problem(node.line, f"nodeid {node.id} is there twice"))
         elif [n.station for n in conf.nodes].count(node.station) > 1:
@@ -332,9 +363,16 @@ def _checked(conf: Conf) -> Iterable[Problem]:
 def _warnings(conf: Conf) -> Iterator[tuple[int, str]]:
     for node in conf.nodes:
         for key, x in node.values.items():
-            if key.startswith("ring") and key.endswith("_addr") and key != "ring0_addr":
-                yield x.number, f"{key} is not used: zenjund has one interface (take a bond)"
+            if key.startswith("ring") and key.endswith("_addr") and key[4:-5].isdigit() and int(key[4:-5]) >= LINKS_MAX:
+                yield x.number, f"{key} is not used: zenjund has at most {LINKS_MAX} links"
+    unknown: set[int] = set()
     for x in conf.lines:
+        name = next((name for name in x.sections if name not in SECTIONS), None)
+        if name is not None and x.begun not in unknown:
+            unknown.add(x.begun)
+            yield x.begun, f"section {name!r} has no meaning, neither here nor for corosync"
+        if x.sections == ("totem",) and x.key in TOTEM_NUMBERS and (said := _no_number(x.value, U32_MAX)):
+            yield x.number, f"{x.key}: {said}"
         if x.key.startswith("knet_"):
             yield x.number, f"{x.key} has no meaning here"
     votes = sorted((node.votes for node in conf.nodes), reverse=True)

@@ -138,8 +138,8 @@ def test_what_does_not_fit_zenjund(tmp_path: Path) -> None:
 
 
 def test_what_works_otherwise_than_in_corosync_is_a_warning(tmp_path: Path) -> None:
-    text = GOOD.replace("    ring0_addr: 10.0.0.2\n", "    ring0_addr: 10.0.0.2\n    ring1_addr: 10.1.0.2\n")
-    assert load(written(tmp_path, text)).warnings == [(28, "ring1_addr is not used: zenjund has one interface (take a bond)")]
+    text = GOOD.replace("    ring0_addr: 10.0.0.2\n", "    ring0_addr: 10.0.0.2\n    ring4_addr: 10.1.0.2\n")
+    assert load(written(tmp_path, text)).warnings == [(28, "ring4_addr is not used: zenjund has at most 4 links")]
     third = "  node {\n    nodeid: 9\n    zenjun_station: 3\n    ring0_addr: 10.0.0.3\n  }\n}\n"
     text = GOOD.replace("quorum_votes: 2", "quorum_votes: 5")[:-2] + third
     (warning,) = load(written(tmp_path, text)).warnings

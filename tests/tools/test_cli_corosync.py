@@ -63,7 +63,7 @@ def test_check(tmp_path: Path) -> None:
     bad = run(tmp_path, "check", *files(tmp_path, wrong))
     assert bad.returncode == 1
     for text in (
-        "corosync.conf:18: warning: ring1_addr is not used",
+        "2 rings, but zenjund has 1 link (links.count)",
         "corosync.conf:14: node 2 is station 2, but zenjund's cluster has stations 1 to 1",
         "corosync.conf: no node of the nodelist is at this station, 1",
         "crypto_cipher is aes256, but zenjund has no key",
@@ -85,6 +85,32 @@ def test_the_configuration_that_goes_with_it_is_one(tmp_path: Path) -> None:
     done = run(tmp_path, "config", "--corosync-conf", str(tmp_path / "corosync.conf"))
     assert done.returncode == 0
     assert "stations = 3\n" in done.stdout
+
+
+def test_what_protects_and_what_is_redundant_stays_so(tmp_path: Path) -> None:
+    text = COROSYNC.replace("nodeid: 1", "nodeid: 1\n    ring1_addr: 10.7.0.1")
+    files(tmp_path, text.replace("udpu", "knet\n  token: 3000\n  crypto_cipher: aes256"))
+    conf = load(tmp_path / "corosync.conf")
+    said = configuration(conf, {"127.0.0.1": "eth7", "10.7.0.1": "eth8"})
+    (tmp_path / "z.toml").write_text(said)
+    config = options.load(tmp_path / "z.toml")
+    assert config.cluster.security == "encrypt" and config.station.key_file == "/etc/zenjun/zenjund.key"
+    assert config.links.count == 2 and [(each.number, each.interface) for each in config.link] == [(2, "eth8")]
+    assert "corosync waited 3000 ms" in said
+    assert "# the interface with 10.7.0.1" in configuration(conf, {"127.0.0.1": "eth7"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("nodeid: 1", "nodeid: 100", "node 100 would be station 100, but stations are 1 to 64: give it zenjun_station"),
+        ("nodeid: 1", "nodeid: 0", "nodeid 0: expected one from 1"),
+        ("totem {", "lgging {\n}\ntotem {\n  token: abc", "warning: token: expected a number, not 'abc'"),
+        ("totem {", "lgging {\n  debug: on\n}\ntotem {", "warning: section 'lgging' has no meaning"),
+    ],
+)
+def test_what_is_misspelt_is_told(tmp_path: Path, old: str, new: str, told: str) -> None:
+    assert told in run(tmp_path, "check", *files(tmp_path, COROSYNC.replace(old, new))).stderr
 
 
 def test_the_time_that_a_node_has_to_stop(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import click
 
 from ...daemon import config as options
 from ...daemon.client import ClientError
+from ...daemon.config.options import LINKS_MAX
 from ...daemon.corosync.conf import MESSAGE_BYTES, Conf, check, load, path_of
 from ...daemon.corosync.ipc import SERVICES, owner
 from ...daemon.terminal import json_text
@@ -100,13 +101,15 @@ def corosync() -> None:
 
 
 def _systemctl(*words: str) -> tuple[int, str]:
-    """Exit code and first line. Raises Failure where there is no systemd."""
+    """Exit code and first line. Raises Failure where systemd does not run."""
     try:
         done = subprocess.run(["systemctl", *words], capture_output=True, text=True, timeout=60, check=False)
     except FileNotFoundError:
         raise Failure("systemctl is not here: start zenjun-corosync by other means", command="corosync") from None
     except subprocess.TimeoutExpired:
         raise Failure(f"systemctl {' '.join(words)} has not answered for 60 s", command="corosync") from None
+    if "not been booted with systemd" in done.stderr:
+        raise Failure("systemd does not run here: start zenjun-corosync by other means", command="corosync")
     return done.returncode, (done.stdout or done.stderr).strip().partition("\n")[0]
 
 
@@ -222,19 +225,26 @@ def check_(file: Path | None, conf_path: Path | None) -> int:
     try:
         config = options.load(file)
     except options.ConfigError as error:
-        wrong.append(str(error))
+        wrong.append(f"{where}: good in itself. {len(conf.nodes)} nodes")
+        wrong.append(f"{error}. What goes with corosync.conf, prints: zenjun corosync config")
     else:
         cluster = config.cluster
         for problem in check(conf, cluster.stations, config.station.id, cluster.message_max, cluster.medium):
             wrong.append(f"{where}:{problem.line}: {problem.message}" if problem.line else f"{where}: {problem.message}")
         cipher = conf.get("totem", "crypto_cipher")
-        if cipher not in ("", "none") and not config.station.key_file:
+        if _is_on(cipher) and config.station.key_file and cluster.security != "encrypt":
+            conf.warnings.append((0, f"crypto_cipher is {cipher}, but zenjund does not hide content (cluster.security)"))
+        rings = _rings(conf)
+        if rings > config.links.count:
+            text = f"{rings} rings, but zenjund has {config.links.count} link (links.count): the others are not used"
+            conf.warnings.append((0, text))
+        if _is_on(cipher) and not config.station.key_file:
             text = f"crypto_cipher is {cipher}, but zenjund has no key (station.key_file): nothing would be authenticated"
             wrong.append(f"{where}: {text}")
     if (pid := owner("cmap")) and "zenjun" not in _command(pid):
         wrong.append(f"process {pid} serves corosync's programs: {_command(pid)}")
     for line, text in conf.warnings:
-        click.echo(f"{where}:{line}: warning: {text}", err=True)
+        click.echo(f"{where}:{line}: warning: {text}" if line else f"{where}: warning: {text}", err=True)
     for text in wrong:
         click.echo(text, err=True)
     if wrong:
@@ -278,6 +288,8 @@ def configuration(conf: Conf, interfaces: dict[str, str], stop_ms: int = STOP_MS
         f"stations = {max(node.station for node in conf.nodes)}",
         f"# message_max: at least {MESSAGE_BYTES}; the default is larger",
         *(times(stop_ms) if len(conf.nodes) > 2 else []),
+        *_differs(conf),
+        *(['security = "encrypt"  # corosync encrypts'] if _is_on(conf.get("totem", "crypto_cipher")) else []),
         "",
         "[station]",
         "# realtime_priority = 1: zenjund does not wait for busy programs either, as corosync; needs a drop-in (docs/service.md)",
@@ -290,9 +302,38 @@ def configuration(conf: Conf, interfaces: dict[str, str], stop_ms: int = STOP_MS
         ]
     else:
         lines += [f"# node {here.id}, {here.address}", f"id = {here.station}", f'interface = "{interfaces[here.address]}"']
-    if conf.get("totem", "crypto_cipher") not in ("", "none"):
-        lines.append('key_file = "/etc/zenjun/zenjun.key"  # corosync has a key as well: zenjun config key')
+    if _is_on(conf.get("totem", "crypto_cipher")) or _is_on(conf.get("totem", "crypto_hash")):
+        lines.append('key_file = "/etc/zenjun/zenjund.key"  # as corosync\'s: zenjun key new, the same file at all stations')
+    if (rings := min(_rings(conf), LINKS_MAX)) > 1:
+        lines += ["", "[links]", f"count = {rings}"]
+        for number in range(2, rings + 1):
+            address = here.text(f"ring{number - 1}_addr") if here is not None else ""
+            lines += ["", "[[link]]", f"number = {number}"]
+            if address in interfaces:
+                lines.append(f'interface = "{interfaces[address]}"')
+            else:
+                lines += [f"# the interface with {address or 'the address of this ring'}", 'interface = ""']
     return "\n".join(lines)
+
+
+def _is_on(crypto: str) -> bool:
+    return crypto not in ("", "none")
+
+
+def _rings(conf: Conf) -> int:
+    """How many the nodes have addresses of."""
+    found = {key for node in conf.nodes for key in node.values if key.startswith("ring") and key.endswith("_addr")}
+    return max([1, *(int(key[4:-5]) + 1 for key in found if key[4:-5].isdigit())])
+
+
+def _differs(conf: Conf) -> list[str]:
+    """Where somebody has chosen how long corosync waits."""
+    token = conf.get("totem", "token")
+    if not token.isdigit():
+        return []
+    return [
+        f"# corosync waited {token} ms for a silent node (totem.token), and for more nodes longer; zenjund waits fail_timeout_ms"
+    ]
 
 
 def _interfaces() -> dict[str, str]:

@@ -77,8 +77,12 @@ def connected(name: str, path: str | None, timeout: float) -> Iterator[Connectio
 @contextmanager
 def asking(path: str | None, timeout: float) -> Iterator[Service]:
     """Several requests to the process."""
-    from ...daemon.database.driver.service import Service
-
+    try:
+        from ...daemon.database.driver.service import Service
+    except ImportError as error:
+        if (error.name or "").startswith("zenjun"):
+            raise
+        raise lacking(error.name, "zenjun[db]", "db") from None
     with failures("db"), closing(Service(path, timeout=timeout)) as service:
         yield service
 
