@@ -65,6 +65,9 @@ that."""
 NAK_EVEN: Final = 3
 """``EngineConfig.nak_even``. With 5 % loss a request or its answer is lost one time in ten: if the wait doubled at once, one lost
 frame of 10,000 would come 40 ms late, and all that is behind it."""
+POLL_OWN: Final = 3
+"""``EngineConfig.poll_own``. Where the only link that data takes carries nothing any more, but the others do, whoever sends a
+message every few milliseconds would ask for the others' reports only when its window is full."""
 BUS_SEND_BYTES: Final = 32 * 1024
 """A bridge that forwards serially charges a frame to its sender's socket until it has been carried: so small a buffer is
 back-pressure, without which frames are lost in the bridge's backlog."""
@@ -364,7 +367,7 @@ def make_engine(
     config: Config, remembered: Remembered, store: Store, frame_max: int, key_mark: str, journal: Journal
 ) -> tuple[Engine, confighost.Settings, Changing]:
     """Under what this station has taken over while the cluster ran, else under its file. Raises Failure, UsageError."""
-    settings, changing, wanted = confighost.make(config, _engine_config(config, frame_max), store, key_mark)
+    settings, changing, wanted = confighost.make(config, _engine_config(config, frame_max, key_mark), store, key_mark)
     check_key(config, remembered.ran, key_mark)
     if not (changing.stand.number or changing.stand.ballot):
         check_ran(config, remembered.ran, key_mark, journal)
@@ -386,7 +389,7 @@ def _facts(config: Config, stations: int) -> Facts:
     )
 
 
-def _engine_config(config: Config, frame_max: int) -> EngineConfig:
+def _engine_config(config: Config, frame_max: int, key_mark: str) -> EngineConfig:
     """By the file."""
     c = config.cluster
     return EngineConfig(
@@ -407,6 +410,8 @@ def _engine_config(config: Config, frame_max: int) -> EngineConfig:
         direct_from=DIRECT_FROM if c.confirm == "sender" and config.links.count == 1 else 0,
         vacant=tuple(sorted(c.vacant_stations)),
         nak_even=NAK_EVEN,
+        poll_own=POLL_OWN,
+        tagged=key_mark in SUITES,
         **c.times_ns(),
     )
 

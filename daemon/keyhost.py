@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import Any
+from typing import Any, Final
 
 from ..proto.engine import Engine
 from ..proto.envelope import KEYS_MAX
@@ -18,6 +18,9 @@ from .keyring import Keyring
 from .observe import Journal
 from .services import ServiceHost
 from .trusting import Trusting
+
+RETIRED_TOLD: Final = 8
+"""So many of the keys that were retired are told to those who come, the last ones: a file has four at most."""
 
 
 class KeyHost(ServiceHost):
@@ -47,7 +50,7 @@ class KeyHost(ServiceHost):
         absent = [s for s in range(1, self._engine.config.stations + 1) if s not in members]
         if why := why_not(change, [self._holder(s) for s in members], absent, bool(arguments.get("without_absent"))):
             raise UsageError(why)
-        if change.step is Step.ROTATE and change.key == self.trusting.trust.key:
+        if change.step is Step.ROTATE and change.key == self.trusting.trust.wanted:
             return f"this station seals with key {change.key:08x} already"
         self._outbox.append(change.packed())
         self.flush()
@@ -90,7 +93,7 @@ class KeyHost(ServiceHost):
         change = KeyChange.read(data)
         if change is None or client:
             return
-        if self._order.on_change(change) and not (change.step is Step.TELL and change.key == self.trusting.trust.key):
+        if self._order.on_change(change) and not (change.step is Step.TELL and change.key == self.trusting.trust.wanted):
             self._do(change, place)
         self._tell()
 
@@ -106,7 +109,7 @@ class KeyHost(ServiceHost):
             self.trusting.seal_with(now, change.key)
             asked = "asked" if change.step is Step.ROTATE else "says that the others have"
             self._journal.info("key", f"this station goes over to key {name}, as station {place[1]} {asked}")
-        elif self.trusting.trust.key == change.key:
+        elif self.trusting.trust.wanted == change.key:
             self._journal.error("key", f"key {name} is retired, and this station seals with it: it goes on")
         else:
             self._retire(now, change.key, place[1])
@@ -145,8 +148,10 @@ class KeyHost(ServiceHost):
         self._tell()
 
     def _tell(self) -> None:
-        if (word := self._order.word(self.trusting.trust.key)) is not None:
+        """Whoever was away, or has lost its state folder, still has the keys that were retired meanwhile."""
+        if (word := self._order.word(self.trusting.trust.wanted)) is not None:
             self._outbox.append(word.packed())
+            self._outbox.extend(KeyChange(Step.RETIRE, i).packed() for i in self._keyring.retired[-RETIRED_TOLD:])
             self.flush()
 
     # ---- what does not concern it

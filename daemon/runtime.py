@@ -251,8 +251,8 @@ class Runtime:
                 return self._goes_on()
         else:
             return self._goes_on()
-        # While nothing changes here, turns that want nothing need no Python. What has slept asks for another session first.
-        self._dp.alone(self._trusting is None and self.is_running and not self._clients.waiting)
+        # While nothing changes here, turns that want nothing need no Python. What has slept seals nothing before it has asked.
+        self._dp.alone(self.is_running and not self._clients.waiting)
         return False
 
     def _goes_on(self) -> bool:

@@ -301,8 +301,11 @@ class Store:
         self.persist(*self._numbers)
 
     def forget_ran(self) -> None:
-        """The next start may be under any configuration, by the file. Raises StoreError."""
-        self.ran = self.stand = None
+        """The next start may be under any configuration, by the file; that there was a key stays noted, which ``forget_key``
+        ends. Raises StoreError."""
+        key = {} if self.ran is None else {name: value for name, value in self.ran.options.items() if name == "key"}
+        self.ran = Ran(0, key) if key else None
+        self.stand = None
         self.persist(*self._numbers)
 
     def forget_key(self) -> None:

@@ -278,7 +278,8 @@ class Trusting:
         if own or other:
             yields = other > own
         elif abs(age_ms - hello.age_ms) < AGE_TIE_MS:
-            yields = hello.boot < self._engine.config.boot
+            own_life = self._engine.config.boot, self.trust.session  # copies of one memory have the same boot number
+            yields = (hello.boot, hello.session) < own_life
         else:
             yields = age_ms < hello.age_ms
         both = f"station number {number} is used twice, by daemons that have this cluster's key"

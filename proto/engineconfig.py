@@ -63,6 +63,10 @@ class EngineConfig:
     nak_retry_max_ns: int
     nak_even: int = 0
     """So many requests for a frame after the second one come ``nak_retry_ns`` after the one before; then the time doubles."""
+    tagged: bool = False
+    """PDUs come in frames whose tags have been looked at, and their checksums need not be."""
+    poll_own: int = 0
+    """Own PDUs put a poll off for so many ``poll_delay_ns`` at most, 0: for as long as they go on."""
     poll_delay_ns: int
     poll_delay_max_ns: int
     retransmit_gap_ns: int
@@ -190,4 +194,6 @@ def make_core(config: EngineConfig, pair: tuple[int, int] = (0, 0)) -> Core:
         pair=pair,
         direct=config.direct_from,
         nak_even=config.nak_even,
+        poll_own=config.poll_own,
+        tagged=config.tagged,
     )

@@ -232,6 +232,8 @@ class Trust:
         """Ids of the keys that this station reads, the newest one last; ``set_keys`` changes them."""
         self.key = config.keys[-1]
         """That it seals with: that of ``session`` or, where one is announced, of that one."""
+        self.wanted = self.key
+        """That it is to seal with: another one while a session under ``key`` is announced and not used yet."""
         self._session_key = self.key
         """Of ``session``."""
 
@@ -275,7 +277,7 @@ class Trust:
 
     def on_timeout(self, now: int, facts: Facts) -> list[Effect]:
         """Early calls are harmless."""
-        effects = self._switch() if self._timers.due(Name.SWITCH, now) else []
+        effects = self._switch(now) if self._timers.due(Name.SWITCH, now) else []
         if effects:
             facts = replace(facts, next=1)
         if self._timers.due(Name.AGE, now):
@@ -312,6 +314,7 @@ class Trust:
         self.announced = None
         self._timers.stop(Name.SWITCH)
         self._timers.set(Name.AGE, now + SESSION_AGE_NS)
+        self.key = self.wanted
         self.session, self._session_key = self._new_session(), self.key
         self._hello_at(now)
         return [SealUnder(self.session, self.key), *self.on_timeout(now, replace(facts, next=1))]
@@ -319,8 +322,13 @@ class Trust:
     # ---- keys
 
     def set_keys(self, now: int, keys: tuple[int, ...]) -> list[Effect]:
-        """Read these from now on, ``key`` among them; sessions under others end."""
+        """Read these from now on, at least one; sessions of others under other keys end. If what is to be sealed with is not
+        among them, the newest one is."""
         self.keys = keys
+        self.wanted = self.wanted if self.wanted in keys else keys[-1]
+        if self.key not in keys:
+            self.key, self.announced = self.wanted, None
+            self.renew(now)
         for partner in self._partners.values():
             partner.is_to_hear = bool(partner.keys)
         self._retry_ns = RETRY_FIRST_NS
@@ -330,10 +338,11 @@ class Trust:
 
     def seal_with(self, now: int, key: int) -> list[Effect]:
         """Take a session under this key, one of ``keys``: announced, and used when all members have proven it, or in SWITCH_NS.
-        No effects: HELLO follows."""
-        if key != self.key:
+        One session at a time is announced, for two are read of a station: that in use is the other one. No effects: HELLO
+        follows."""
+        self.wanted = key
+        if key != self.key and self.announced is None:
             self.key = key
-            self.announced = None
             self.renew(now)
         return []
 
@@ -348,7 +357,7 @@ class Trust:
     def uses(self, station: int) -> frozenset[int]:
         """The keys under which frames of a station may still come: of its sessions that are read, and of the announced one."""
         if station == self.config.station:
-            return frozenset((self.key, self._session_key))
+            return frozenset((self.key, self._session_key, self.wanted))
         partner = self._partners[station]
         return frozenset((partner.sends, *(known.key for known in partner.sessions)))
 
@@ -439,12 +448,14 @@ class Trust:
         partner.ended.append((session, now))
         return [ForgetSession(tx, session)]
 
-    def _switch(self) -> list[Effect]:
+    def _switch(self, now: int) -> list[Effect]:
         self._timers.stop(Name.SWITCH)
         if self.announced is None:
             return []
         self.session, self.announced, self._session_key = self.announced, None, self.key
-        return [SealUnder(self.session, self.key)]
+        used = SealUnder(self.session, self.key)
+        self.seal_with(now, self.wanted)
+        return [used]
 
     # ---- HELLO
 

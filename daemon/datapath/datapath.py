@@ -378,8 +378,12 @@ class DataPath(Overlapping, Unattended):
 
     @property
     def is_asleep(self) -> bool:
-        """A turn did not run for ``pause_ns``: nothing is sealed before ``seal_under``."""
+        """This process (for ``pause_ns``) or the machine did not run: nothing is sealed before ``seal_under``."""
         return bool(lib.dp_asleep(self._dp))
+
+    def as_if_slept(self, ns: int) -> None:
+        """For tests: as if the machine had been asleep for so long since it was last asked."""
+        check(lib.dp_as_if_slept(self._dp, ns))
 
     @property
     def next_number(self) -> int:

@@ -180,7 +180,10 @@ int dp_seal_under(struct dp *d, const uint8_t id[4], const uint8_t key[32]);    
 int dp_session_read(struct dp *d, uint32_t tx, const uint8_t id[4], const uint8_t key[32], uint64_t first); /* -ENOSPC: two are */
 int dp_session_forget(struct dp *d, uint32_t tx, const uint8_t id[4]);                       /* -ENOENT */
 uint64_t dp_session_heard(struct dp *d, uint32_t tx, const uint8_t id[4]); /* when a frame of it came last, or it was added; 0: none */
-int dp_asleep(const struct dp *d);                   /* 1: pause_ns is over in a turn, and nothing is sealed before dp_seal_under */
+/* For tests: as if the machine had been asleep for so long since it was last asked. 0, or -EINVAL: nothing is sealed. */
+int dp_as_if_slept(struct dp *d, uint64_t ns);
+int dp_asleep(const struct dp *d);                   /* 1: this process (for pause_ns) or the machine did not run, and nothing is sealed
+                                                      * before dp_seal_under */
 uint64_t dp_next_number(const struct dp *d);         /* of the next frame that is sealed */
 /* Now, on every link, with envelope and tag, once under each key of HELLO; as dp_links_send. */
 int dp_hello_send(struct dp *d, const uint8_t *body, uint32_t size);

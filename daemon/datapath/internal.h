@@ -68,6 +68,7 @@
 #define DP_CONTROL_HELD_MAX 128u                /* passes for which delivery goes before a control PDU: over 32 MiB */
 #define DP_PAUSE_NS 200000000ull                /* not having run for so much longer than planned is Python's business */
 #define DP_FIRED UINT64_MAX                    /* no time that a timer stands at */
+#define DP_SLEPT_NS 100000000ll                 /* by so much more the machine has aged than its processes: it was asleep */
 #define DP_CONFIRM_GUARD_NS 100000ull          /* the timer never stands at a confirmation that is already over */
 
 /* ---- sets of clients ---- */
@@ -148,6 +149,8 @@ static inline int is_of_stream(const uint8_t *pdu)
 /* ---- events of the inner epoll: a client's slot, or one of these ---- */
 #define EVENT_LINK 0x10000ull                  /* and the link's index */
 #define EVENT_TIMER 0x20000ull
+
+int64_t dp_slept(void);                        /* for how long the machine has been asleep since it started, ns, or a little less */
 
 /* ---- guard ---- */
 #define DP_OVERHEAD_MAX 64u                    /* bytes of a frame besides its PDU, under any guard */
@@ -265,61 +268,7 @@ struct dp_pairs {
     struct dp_asked kept[DP_ASKED_MAX];
 };
 
-/* ---- several links ---- */
-#define DP_DOUBLE_NS 5000000ull                /* after the first copy; links that differ by more bring frames, not copies */
-#define DP_SEEN 4096u
-#define DP_SAID_REST_NS 1000000ull             /* between two visits of Python's for LINKS */
-#define DP_AGAIN_REST_NS 5000000ull            /* between two for what is asked for again */
-#define DP_AGAIN_SPAN_NS 20000000ull
-#define DP_AGAIN_LARGE 4u                      /* PDUs above base that are asked for again in a span: then they go in pieces */
-#define DP_EVIDENCE 8u
-#define DP_WENT 8192u                          /* twice the largest window */
-#define DP_BUSY_SPAN_NS 2000000ull
-#define DP_BUSY_FRAMES 16u
-#define DP_CHUNK 8u                            /* frames that are spread over one link together */
-#define DP_WEIGHT 1000u
-#define DP_AHEAD_BYTES 65536u
-#define DP_REORDER_NS 2000000ull               /* by so much more a gap may be re-ordering where frames are spread */
-
-struct dp_seen { uint64_t id, at; uint8_t links, src, own_word; }; /* one that was accepted, and where it came */
-struct dp_hearing {
-    uint32_t self, several;                    /* several: there is more than one link */
-    uint64_t due;                              /* Python is wanted for LINKS or an answer; 0: it is not */
-    uint32_t asked;                            /* by bit: links on which a PROBE wants one */
-    uint64_t waits[DP_LINKS_MAX];              /* by bit: stations whose LINKS has not been taken */
-    struct dp_seen seen[DP_SEEN];
-    struct dp_heard heard[DP_LINKS_MAX][ZJW_STATIONS_MAX];
-    uint8_t probing[DP_LINKS_MAX][ZJW_STATIONS_MAX][4]; /* session of the PROBEs in `heard` */
-    struct dp_said said[DP_LINKS_MAX][ZJW_STATIONS_MAX];
-};
-int hearing_is_double(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, uint64_t now);
-/* frame: as it came; pdu: what the core has taken of it. */
-void hearing_accepted(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, const struct zj_frame *pdu, uint64_t now);
-void hearing_copy(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, uint64_t now); /* of a double */
-/* What is to be believed: as it came, and its body. */
-void hearing_links(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, const struct zj_frame *body, uint64_t now);
-void hearing_probe(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, const struct zj_frame *body, uint64_t now);
-void hearing_piece(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, uint64_t now);
-void hearing_own(struct dp_hearing *h, uint32_t link, uint64_t now); /* a frame of this station itself has come: links are joined */
-
-struct dp_went { uint32_t seq, instance, nth; uint8_t links; };
-struct dp_spread {
-    uint32_t self, how, mask, doubtful;
-    uint8_t doubt_is_new;
-    uint64_t since;                            /* of the present span; frames in it, and in the one before */
-    uint32_t lately, before;
-    uint64_t load[DP_LINKS_MAX];
-    uint32_t weight[DP_LINKS_MAX];
-    uint32_t alone[DP_LINKS_MAX], last[DP_LINKS_MAX], run[DP_LINKS_MAX]; /* frames that went over it alone; the last one asked for; in a row */
-    struct dp_went went[DP_WENT];
-};
-int spread_may(struct dp_spread *s, const struct zj_frame *f);     /* a first sending of own DATA */
-void spread_went(struct dp_spread *s, const struct zj_frame *f, uint32_t links);
-void spread_again(struct dp_spread *s, const struct zj_frame *f);  /* it is about to be sent again, if it went before */
-/* Links that so many first sendings take; 0: all. pressed: zj_pressed. */
-uint32_t spread_over(struct dp_spread *s, uint32_t frames, int pressed, uint64_t now);
-uint32_t spread_least(const struct dp_spread *s, uint32_t links);
-void spread_loaded(struct dp_spread *s, uint32_t link, uint32_t bytes);
+#include "several.h"
 
 /* ---- links ---- */
 /* Where received PDUs go, and where those to be sent come from. */

@@ -11,6 +11,13 @@ uint64_t dp_now(void)
     return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
+int64_t dp_slept(void)
+{
+    struct timespec t;
+    /* The time between the two readings makes the difference smaller, never larger. */
+    return clock_gettime(CLOCK_BOOTTIME, &t) ? 0 : (int64_t)t.tv_sec * 1000000000ll + t.tv_nsec - (int64_t)dp_now();
+}
+
 void *dp_map(size_t size)
 {
     void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -71,7 +71,7 @@ static uint32_t transmit_on_all(struct dp_links *ls, uint32_t first, uint32_t en
             ls->link[i].counters.tx_missed += most - done[i];
     for (uint32_t i = first; ls->count > 1 && i < first + most; i++) {
         spread_again(ls->above.spread, &ls->batch.frames[i]);
-        spread_went(ls->above.spread, &ls->batch.frames[i], links);
+        spread_went(ls->above.spread, &ls->batch.frames[i], links, now);
     }
     return most;
 }
@@ -96,7 +96,7 @@ static uint32_t transmit_spread(struct dp_links *ls, uint32_t first, uint32_t en
             spread_loaded(s, i, ls->batch.frames[k].size);
     }
     for (uint32_t k = first; k < first + most; k++)
-        spread_went(s, &ls->batch.frames[k], took);
+        spread_went(s, &ls->batch.frames[k], took, now);
     return most;
 }
 

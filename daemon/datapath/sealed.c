@@ -31,10 +31,10 @@ struct session_read {
 };
 
 /* What is kept of a station's HELLOs between two visits of Python's: one of all, each with the same chance; that with the latest
- * clock; the last one that returns a challenge of this station's. Recorded ones crowd out neither the second nor, where clocks
+ * clock; of those that return a challenge of this station's the latest. Recorded ones crowd out neither the second nor, where clocks
  * have gone back, the third. */
 enum { HELLO_SOME, HELLO_LATEST, HELLO_FRESH, HELLO_PLACES };
-struct hello_place { uint32_t size; uint64_t clock; uint8_t data[DP_HELLO_MAX]; };
+struct hello_place { uint32_t size; uint64_t clock, returned; uint8_t data[DP_HELLO_MAX]; };
 struct hellos { uint32_t heard; struct hello_place place[HELLO_PLACES]; };
 struct challenge { uint64_t number, at; };
 
@@ -49,6 +49,7 @@ struct sealed {
     struct { uint8_t key[32]; uint32_t id; } hello_key[DP_KEYS_MAX];
     uint32_t hello_keys;
     uint64_t pause_ns, awake, planned, added, random;
+    int64_t slept, as_if_ns;                   /* dp_slept as last seen, and what tests add to it */
     uint8_t asleep;                            /* this process did not run for a while: nothing is sealed until there is a new session */
     uint64_t hello_due, hellos;                /* by bit: stations whose HELLO waits */
     uint32_t hello_turn;                       /* station whose HELLO is given next */
@@ -207,23 +208,37 @@ static void keep(struct hello_place *place, const uint8_t *frame, uint32_t size)
     memcpy(place->data, frame, size);
 }
 
-static int is_own_challenge(const struct sealed *s, const uint8_t *p, uint64_t now)
+/* When the challenge was drawn, if that is CHALLENGE_NS ago at most and this station has said it; else 0. */
+static uint64_t drawn_at(const struct sealed *s, const uint8_t *p, uint64_t now)
 {
     const uint64_t number = from64(p);
     for (uint32_t i = 0; number && i < CHALLENGES; i++) /* an unused place has 0 */
         if (s->challenge[i].number == number && now - s->challenge[i].at <= CHALLENGE_NS)
-            return 1;
+            return s->challenge[i].at;
     return 0;
 }
 
-static int is_fresh(const struct sealed *s, const uint8_t *frame, uint32_t end)
+/* When the latest challenge was drawn that a HELLO returns; 0: it is not fresh. */
+static uint64_t returned_at(const struct sealed *s, const uint8_t *frame, uint32_t end)
 {
     const uint8_t *hello = frame + ZJE_SIZEOF_ENVELOPE;
     const uint32_t at = ZJE_SIZEOF_ENVELOPE + ZJE_SIZEOF_HELLO + 4u * hello[ZJE_HELLO_KEYS] +
                         s->self % ZJE_ECHOES_PER_PART * ZJE_SIZEOF_ECHO;
     const uint64_t now = dp_now();
-    return at + ZJE_SIZEOF_ECHO <= end &&
-           (is_own_challenge(s, frame + at + ZJE_ECHO_ECHO, now) || is_own_challenge(s, frame + at + ZJE_ECHO_OTHER, now));
+    if (at + ZJE_SIZEOF_ECHO > end)
+        return 0;
+    return max64(drawn_at(s, frame + at + ZJE_ECHO_ECHO, now), drawn_at(s, frame + at + ZJE_ECHO_OTHER, now));
+}
+
+/* A fresh one, unless one is kept that was made later: what was recorded in the last seconds is fresh as well, and must not crowd out
+ * the HELLO of another session. */
+static void keep_fresh(struct hello_place *place, const uint8_t *frame, uint32_t end, uint64_t returned)
+{
+    const uint64_t clock = from64(frame + ZJE_SIZEOF_ENVELOPE + ZJE_HELLO_CLOCK);
+    if (place->size && (returned < place->returned || (returned == place->returned && clock < place->clock)))
+        return;
+    keep(place, frame, end);
+    place->returned = returned;
 }
 
 /* xorshift64: the sender of recorded HELLOs is not to know which of them is kept. */
@@ -277,8 +292,9 @@ static int take_hello(struct sealed *s, const uint8_t *frame, uint32_t end)
     if (!(s->hellos >> tx & 1))
         h->heard = h->place[HELLO_SOME].size = h->place[HELLO_LATEST].size = h->place[HELLO_FRESH].size = 0;
     s->hellos |= 1ull << tx;
-    if (is_fresh(s, frame, end)) {
-        keep(&h->place[HELLO_FRESH], frame, end);
+    const uint64_t returned = returned_at(s, frame, end);
+    if (returned) {
+        keep_fresh(&h->place[HELLO_FRESH], frame, end, returned);
         return DP_R_HELLO;
     }
     struct hello_place *latest = &h->place[HELLO_LATEST];
@@ -501,13 +517,26 @@ uint64_t sealed_due(const struct dp_guard *g)
     return s->asleep ? 0 : s->hellos ? s->hello_due : UINT64_MAX;
 }
 
-/* What was planned is no pause. */
+/* What was planned is no pause. A machine that was asleep may have been copied meanwhile, however short that was. */
 void sealed_awake(const struct dp_guard *g, uint64_t now)
 {
     struct sealed *s = g->sealed;
+    const int64_t slept = dp_slept() + s->as_if_ns;
+    if (s->awake && slept - s->slept > DP_SLEPT_NS)
+        s->asleep = 1;
+    if (!s->awake || slept > s->slept)
+        s->slept = slept;
     if (s->pause_ns && s->awake && now > s->awake && now - s->awake > s->pause_ns && now > s->planned && now - s->planned > s->pause_ns)
         s->asleep = 1;
     s->awake = now;
+}
+
+int dp_as_if_slept(struct dp *d, uint64_t ns)
+{
+    if (!d->guard.sealed)
+        return -EINVAL;
+    d->guard.sealed->as_if_ns += (int64_t)ns;
+    return 0;
 }
 
 void sealed_plan(const struct dp_guard *g, uint64_t due) { g->sealed->planned = due; }

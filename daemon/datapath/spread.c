@@ -1,8 +1,9 @@
 /* Which link a frame takes, where there are several.
  *
  * First sendings of own DATA may be spread, each over one link; all else goes out on all. It is remembered by which link each own
- * PDU went. When DP_EVIDENCE of them in a row that went over one link alone are asked for, that link is doubtful: nothing is spread
- * any more until Python has heard more (dp_links_use). So a link that dies under load costs round trips, not time-outs.
+ * PDU went. When DP_EVIDENCE of them in a row that went over one link alone are asked for, and these were sent over DP_EVIDENCE_NS or
+ * longer, that link is doubtful: nothing is spread any more until Python has heard more (dp_links_use). So a link that dies under
+ * load costs round trips, not time-outs. A queue that is full somewhere loses as many in a row, but all at once.
  */
 #include "internal.h"
 
@@ -20,7 +21,7 @@ static int is_own_data(const struct dp_spread *s, const struct zj_frame *f)
 
 int spread_may(struct dp_spread *s, const struct zj_frame *f) { return is_own_data(s, f) && !is_same(place(s, f), f); }
 
-void spread_went(struct dp_spread *s, const struct zj_frame *f, uint32_t links)
+void spread_went(struct dp_spread *s, const struct zj_frame *f, uint32_t links, uint64_t now)
 {
     if (!is_own_data(s, f))
         return;
@@ -30,7 +31,7 @@ void spread_went(struct dp_spread *s, const struct zj_frame *f, uint32_t links)
         return;
     }
     *w = (struct dp_went){.seq = from32(f->data + ZJW_HEADER_SEQ), .instance = from32(f->data + ZJW_HEADER_INSTANCE),
-                          .links = (uint8_t)links};
+                          .links = (uint8_t)links, .at = now};
     if (links && !(links & (links - 1)))
         w->nth = ++s->alone[__builtin_ctz(links)];
 }
@@ -45,7 +46,9 @@ void spread_again(struct dp_spread *s, const struct zj_frame *f)
     const uint32_t link = (uint32_t)__builtin_ctz(w->links);
     s->run[link] = w->nth == s->last[link] + 1 ? s->run[link] + 1 : 1;
     s->last[link] = w->nth;
-    if (s->run[link] >= DP_EVIDENCE && !(s->doubtful >> link & 1)) {
+    if (s->run[link] == 1)
+        s->began[link] = w->at;
+    if (s->run[link] >= DP_EVIDENCE && w->at - s->began[link] >= DP_EVIDENCE_NS && !(s->doubtful >> link & 1)) {
         s->doubtful |= 1u << link;
         s->doubt_is_new = 1;
     }

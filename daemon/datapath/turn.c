@@ -145,20 +145,12 @@ static uint64_t engine_due(const struct dp *d, uint64_t deadline)
     return min64(min64(deadline, d->api->poll_due(d->core)), d->api->silence_due(d->core));
 }
 
-/* Where frames are spread, one that is missing may still be on its way over the other link. */
-static uint64_t nak_due(const struct dp *d)
-{
-    const uint64_t due = d->api->nak_due(d->core);
-    const int spreads = d->spread.how != DP_SPREAD_ALL && (d->spread.mask & (d->spread.mask - 1));
-    return due == UINT64_MAX || !spreads ? due : due + DP_REORDER_NS;
-}
-
 static uint64_t next_due(const struct dp *d, uint64_t deadline, uint64_t now)
 {
     uint64_t due = engine_due(d, deadline);
     /* A confirmation is the core's own business in zj_step; one that is over and still there must not turn the loop hot. */
     due = min64(due, max64(d->api->confirm_due(d->core), now + DP_CONFIRM_GUARD_NS));
-    due = min64(due, nak_due(d));
+    due = min64(due, d->api->nak_due(d->core));
     due = min64(due, d->api->beat_due(d->core));
     due = min64(due, links_retry_at(&d->links));
     due = min64(due, guard_due(&d->guard));
@@ -319,10 +311,25 @@ static uint32_t wants(struct dp *d, uint32_t status, uint64_t now)
     return want;
 }
 
+/* Where frames come over several links, one that is missing may still be on its way over another one. */
+static void tell_passed(struct dp *d, uint64_t now)
+{
+    struct dp_hearing *h = d->hearing;
+    if (!h || !h->several)
+        return;
+    for (; h->moved; h->moved &= h->moved - 1) {
+        const uint32_t src = (uint32_t)__builtin_ctzll(h->moved);
+        uint64_t wait_ns;
+        const uint32_t below = hearing_passed(h, src, now, &wait_ns);
+        d->api->passed(d->core, src, below, wait_ns);
+    }
+}
+
 /* NAKs and the heartbeat that are due; what a step after it reports. */
 static uint32_t repair_and_beat(struct dp *d, uint64_t now, uint32_t drained, int over)
 {
-    if (drained && nak_due(d) <= now)
+    tell_passed(d, now);
+    if (drained && d->api->nak_due(d->core) <= now)
         d->api->nak(d->core, now); /* thousands a second where frames are lost: too many for the engine's timer */
     return (drained || over) && d->api->beat(d->core, now) ? d->api->step(d->core, now, drained) : 0;
 }
@@ -408,7 +415,7 @@ static void turn(struct dp *d, uint64_t deadline, uint64_t until, struct dp_turn
         const int came = wait_for_event(d, end - now);
         now = dp_now();
         slice_end = stay_end ? now + d->cfg.slice_ns : slice_end;
-        if (came < 0 || (!came && !stay_end && nak_due(d) > now))
+        if (came < 0 || (!came && !stay_end && d->api->nak_due(d->core) > now))
             break;
     }
     d->fenced = (status & ZJ_S_FENCED) != 0;

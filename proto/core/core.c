@@ -205,7 +205,7 @@ static int dropped(zj_core *c, int drop)
 int zj_rx(zj_core *c, uint64_t now, const uint8_t *bytes, uint32_t size, const uint8_t *mac)
 {
     struct pdu p;
-    int drop = pdu_read(bytes, size, c->cfg.cluster, c->n, c->cfg.pair, !faulty(c, ZJ_FAULT_NO_CHECK), &p);
+    int drop = pdu_read(bytes, size, c->cfg.cluster, c->n, c->cfg.pair, !c->cfg.tagged && !faulty(c, ZJ_FAULT_NO_CHECK), &p);
 
     c->count.rx_frames++;
     c->count.rx_bytes += size;

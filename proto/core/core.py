@@ -109,6 +109,8 @@ class Core:
         pair: tuple[int, int] = (0, 0),
         direct: int = 0,
         nak_even: int = 0,
+        poll_own: int = 0,
+        tagged: bool = False,
     ) -> None:
         """Fields of ``struct zj_config`` (``self_index`` is its ``self``), same bounds. UsageError if one is out of bounds,
         MemoryError."""
@@ -134,6 +136,8 @@ class Core:
             "own_timeout_ns": own_timeout_ns,
             "direct": direct,
             "nak_even": nak_even,
+            "poll_own": poll_own,
+            "tagged": tagged,
         }
         self.stations = stations
         self.index = self_index
@@ -490,6 +494,11 @@ class Core:
         """Queue the NAKs that are due; returns how many."""
         return int(lib.zj_nak(self._core, now))
 
+    def passed(self, index: int, below: int, wait_ns: int) -> None:
+        """Frames come over several links: what is missing of that station below this number (32 bits) is lost, the rest may be
+        on its way for so much longer."""
+        lib.zj_passed(self._core, index, below, wait_ns)
+
     def poll(self, now: int) -> int:
         """Queue the POLL that is due (rule C4); returns how many."""
         return int(lib.zj_poll(self._core, now))
@@ -572,6 +581,11 @@ class Core:
     def asked_again(self) -> int:
         """How often a PDU of more than ``base`` bytes was asked for that had been sent again before."""
         return int(lib.zj_asked_again(self._core))
+
+    @property
+    def pressed(self) -> bool:
+        """At least half of what may be in flight is."""
+        return bool(lib.zj_pressed(self._core))
 
     def last_tx_ns(self) -> int:
         """Time at which a frame for all was last taken to be sent; at opening, that time."""

@@ -68,7 +68,7 @@ const struct zj_api *zj_api(void)
         .confirm_due = zj_confirm_due, .nak = zj_nak, .poll = zj_poll, .pair_rx = zj_pair_rx,
         .pair_to_group = zj_pair_to_group, .pair_asks = zj_pair_asks, .address = zj_address, .limit_size = zj_limit_size,
         .pdu_max = zj_pdu_max, .asked_again = zj_asked_again, .beat = zj_beat, .beat_due = zj_beat_due,
-        .silence_due = zj_silence_due, .pressed = zj_pressed,
+        .silence_due = zj_silence_due, .pressed = zj_pressed, .passed = zj_passed,
     };
     return &api;
 }

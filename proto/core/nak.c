@@ -65,6 +65,24 @@ static int range_add(struct ranges *r, uint64_t seq)
     return 1;
 }
 
+void zj_passed(zj_core *c, uint32_t h, uint32_t passed, uint64_t wait_ns)
+{
+    struct stream *s = &c->st[h < c->n ? h : c->self];
+    const uint64_t below = widen(s->req, passed);
+    if (!c->is_open || h >= c->n || h == c->self)
+        return;
+    if (s->req < s->noticed && s->nak_at != ZJ_NEVER && below > s->req && below > s->passed.below)
+        s->nak_at = 0; /* what has just turned out to be lost may be due */
+    s->passed.below = below;
+    s->passed.wait = wait_ns;
+}
+
+/* When this missing PDU is to be asked for: at first not while it may be on its way over another link. */
+static uint64_t asked_at(const struct stream *s, const struct meta *m, uint64_t seq)
+{
+    return m->asks || seq < s->passed.below ? m->ask_at : m->ask_at + s->passed.wait;
+}
+
 /* Into r what of the stream is to be asked for now. Returns the station to ask; r->count 0: nothing. */
 static uint32_t collect(zj_core *c, uint32_t h, uint64_t now, struct ranges *r)
 {
@@ -75,9 +93,10 @@ static uint32_t collect(zj_core *c, uint32_t h, uint64_t now, struct ranges *r)
         struct meta *m = meta_of(c, s, q);
         if (m->present)
             continue;
-        if (m->ask_at > now) {
-            if (m->ask_at < next)
-                next = m->ask_at;
+        const uint64_t at = asked_at(s, m, q);
+        if (at > now) {
+            if (at < next)
+                next = at;
             continue;
         }
         int first = !r->span && !r->count;

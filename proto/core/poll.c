@@ -1,14 +1,22 @@
 /* The poll timer (docs/protocol.md, rule C4): nothing moves while something is pending, so one station is asked for its report. */
 #include "order/order.h"
 
+/* Own PDUs restart the timer, but not for long after something of another station has come: who goes on sending what nobody receives
+ * must ask before its window closes. */
 void poll_step(zj_core *c, uint64_t now)
 {
+    const uint64_t others = c->progress - c->poll.own, last = c->cfg.poll_own * c->cfg.poll_delay_ns;
+    if (others != c->poll.others || c->poll.at == ZJ_NEVER)
+        c->poll.since = now;
+    c->poll.others = others;
     if (!c->order.main->pending(c)) {
         c->poll.at = ZJ_NEVER;
         c->poll.wait = c->cfg.poll_delay_ns;
     } else if (c->progress != c->poll.seen || c->poll.at == ZJ_NEVER) {
         c->poll.wait = c->cfg.poll_delay_ns;
         c->poll.at = now + c->poll.wait + zj_random(c, c->poll.wait / 2);
+        if (last && c->poll.at > c->poll.since + last)
+            c->poll.at = c->poll.since + last;
     }
     c->poll.seen = c->progress;
 }
@@ -58,5 +66,6 @@ uint32_t zj_poll(zj_core *c, uint64_t now)
     if (c->poll.wait > c->cfg.poll_delay_max_ns)
         c->poll.wait = c->cfg.poll_delay_max_ns;
     c->poll.at = now + c->poll.wait + zj_random(c, c->poll.wait / 2);
+    c->poll.since = now;
     return 1;
 }

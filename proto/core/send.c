@@ -98,7 +98,7 @@ static int start(zj_core *c, int need_ack)
 void send_pdu(zj_core *c, uint32_t kind, uint32_t flags, uint32_t payload_at, uint32_t size)
 {
     struct stream *me = &c->st[c->self];
-    uint64_t seq = c->send.next;
+    uint64_t seq = c->send.next, progress = c->progress;
     struct meta *m = meta_of(c, me, seq);
     uint8_t *b = slot_of(c, me, seq);
 
@@ -117,6 +117,7 @@ void send_pdu(zj_core *c, uint32_t kind, uint32_t flags, uint32_t payload_at, ui
     if (flags & BESIDE_FLAGS)
         order_accepted(c, c->self, seq, flags);
     c->progress++;
+    c->poll.own += c->progress - progress;
     tx_slot(c, c->self, seq, 0);
 }
 

@@ -9,6 +9,7 @@ void stream_start(zj_core *c, uint32_t h, uint64_t now, uint64_t seq, uint64_t c
     s->req = s->top = s->noticed = s->base = s->ordered = s->first = seq;
     s->clock = clock;
     s->promise.clock = s->promise.next = 0;
+    s->passed.below = s->passed.wait = 0;
     s->nak_at = s->closed_at = s->pin = s->pin_next = s->wait_clock = ZJ_NEVER;
     s->heard = s->ack_moved = now;
     s->digest.counted = 0;

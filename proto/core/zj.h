@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-#define ZJ_API_VERSION 13u
+#define ZJ_API_VERSION 14u
 
 typedef struct zj_core zj_core;
 
@@ -138,6 +138,8 @@ struct zj_config {
     uint32_t direct;            /* from so many members on who owes a confirmation to one station only sends it to that one (rules
                                  * C6 to C8); switched medium; 0: never */
     uint32_t nak_even;          /* so many waits after the first one are as long: answers are lost, too, where frames are */
+    uint32_t tagged;            /* 1: what is given to zj_rx has come under a right tag: its checksum is not looked at */
+    uint32_t poll_own;          /* own PDUs put a poll off for so many poll_delay_ns at most; 0: for as long as they go on */
 };
 
 /* How the messages of a process group are ordered on delivery (wire.Ordering). */
@@ -377,6 +379,9 @@ uint64_t zj_nak_due(const zj_core *c);                   /* ns, or UINT64_MAX */
 uint64_t zj_poll_due(const zj_core *c);                  /* likewise; bus: also the own-PDU time-out */
 uint64_t zj_confirm_due(const zj_core *c);
 uint32_t zj_nak(zj_core *c, uint64_t now);               /* queue NAKs that are due; how many */
+/* Frames come over several links, each in its own order. What is missing of station h below `passed` (a number as on the wire) is
+ * lost: later numbers have come on every link. The rest may still be on its way for wait_ns longer than on one link. */
+void zj_passed(zj_core *c, uint32_t h, uint32_t passed, uint64_t wait_ns);
 uint32_t zj_poll(zj_core *c, uint64_t now);              /* queue the POLL that is due; 1 if one was */
 void zj_heartbeat(zj_core *c, uint64_t now, uint32_t flags); /* queue a CONFIRM with these flags */
 /* Heartbeats and silence (beat.c). interval: between two heartbeats. A station that has not looked for more than pause_ns counts a
@@ -451,6 +456,7 @@ struct zj_api {
     uint64_t (*beat_due)(const zj_core *);
     uint64_t (*silence_due)(const zj_core *);
     int (*pressed)(const zj_core *);
+    void (*passed)(zj_core *, uint32_t, uint32_t, uint64_t);
 };
 const struct zj_api *zj_api(void);
 

@@ -82,6 +82,7 @@ struct stream {               /* station h, as seen here */
     struct { uint64_t next, clock; } promise; /* clock bound of a CONFIRM that waits for the PDUs before `next`; clock 0: none */
     uint64_t need_ack;        /* one past the highest PDU with NEED_ACK */
     uint64_t nak_at;          /* no gap of this stream is due before */
+    struct { uint64_t below, wait; } passed; /* zj_passed; wait 0: there is one link */
     uint64_t pin, pin_next;   /* nothing at or beyond is freed: a joiner will need it; pin_next: once the instance changes */
     uint64_t wait_clock;      /* not a member, but in the wait set: is known to have passed */
     uint64_t al[ZJW_STATIONS_MAX], min_al;
@@ -254,7 +255,11 @@ struct zj_core {
         uint8_t bytes[ZJ_SMALL_BYTES];
     } confirm;
 
-    struct { uint64_t seen, at, wait; } poll; /* poll.c; seen: progress at the last step */
+    struct {                  /* poll.c */
+        uint64_t seen, at, wait; /* seen: progress at the last step */
+        uint64_t own;         /* how much of the progress own PDUs have made by being sent */
+        uint64_t others, since; /* the rest at the last step; since when it has been so, or when a poll was last sent */
+    } poll;
 
     struct {                  /* beat.c */
         uint64_t interval, due, heard; /* heard: CONFIRMs, as last looked at */

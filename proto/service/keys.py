@@ -4,7 +4,8 @@
 have the key or seals with the one that is to be retired, says so and stays as it is; a change is proposed only if all can.
 
 ``tell``: the key that is sealed with. Who comes into an instance has chosen a key by what it had heard before; a change whose
-place in the order is before its coming is no message to it. So members tell those who come.
+place in the order is before its coming is no message to it. So members tell those who come, and send ``retire`` again for the
+keys that were retired: who was away may still have them.
 """
 
 from __future__ import annotations

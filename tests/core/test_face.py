@@ -16,7 +16,7 @@ from zenjun.proto.core.core import DELIVER_BYTES, DELIVER_MAX
 from zenjun.proto.errors import InvariantError, UsageError
 from zenjun.proto.wire import HEADER, MESSAGE_MAX, VERSION, Kind
 
-from ..virtual.cores import config
+from ..virtual.cores import Cores, config
 from ..virtual.segment import MS
 
 HEADER_FILE = Path(face.__file__).with_name("zj.h").read_text()
@@ -314,3 +314,11 @@ def test_flush_goes_on_within_a_pdu() -> None:
         core.close()
         core.flush(VIEW, upto)
         assert [m.data for m in core.deliver()] == rest
+
+
+def test_behind_a_right_tag_no_checksum_is_looked_at() -> None:
+    cores = Cores(2, per_core={1: {"tagged": True}})
+    pdu = bytearray(cores.send(0))
+    pdu[-1] ^= 1
+    assert cores.give(0, 1, bytes(pdu)) == 0
+    assert Cores(2).give(0, 1, bytes(pdu)) == Drop.CHECK

@@ -389,6 +389,20 @@ def test_what_an_earlier_version_would_go_back_from_has_a_format_that_it_refuses
     assert make(tmp_path).open().stand == file._replace(number=1)
 
 
+def test_that_there_was_a_key_is_not_forgotten_with_the_configuration(tmp_path: Path) -> None:
+    """``--adopt`` allows other options, not a start without the key."""
+    store = make(tmp_path)
+    store.open()
+    store.present = Ran(0x1A2B, {"stations": "3", "key": "authenticate"})
+    store.persist(4, 1)
+    store.note_ran()
+    store.forget_ran()
+    store.close()
+    ran = make(tmp_path).open().ran
+    assert ran is not None and ran.options == {"key": "authenticate"}
+    assert not ran.changes(0x3C4D, {"stations": "5", "key": "authenticate"})
+
+
 @pytest.mark.parametrize("form", [1, 2])
 def test_state_of_an_earlier_version_has_no_configuration_and_is_read(tmp_path: Path, form: int) -> None:
     body = {"format": form, "cluster": "lab", "station": 2, "incarnation": 4, "instance": 3}

@@ -115,6 +115,7 @@ def twin(*, instance: int = 0, boot: int = 100, age_ms: int = 0) -> Twin:
         (0, twin(age_ms=9_000), True),
         (0, twin(age_ms=1_000), False),
         (0, twin(age_ms=5_000, boot=99), True),
+        (0, twin(age_ms=5_000), True),  # copies of one memory: that with the smaller session stays
         (0, twin(age_ms=5_000, boot=101), False),
     ],
 )

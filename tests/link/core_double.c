@@ -211,12 +211,18 @@ static uint32_t beat(zj_core *core, uint64_t now)
 
 static uint64_t beat_due(const zj_core *core) { return ((const struct double_core *)(const void *)core)->beat_due; }
 static int pressed(const zj_core *core) { return ((const struct double_core *)(const void *)core)->pressed; }
+static void passed(zj_core *core, uint32_t h, uint32_t below, uint64_t wait_ns)
+{
+    CORE(core)->passed_station = h;
+    CORE(core)->passed_below = below;
+    CORE(core)->passed_wait_ns = wait_ns;
+}
 static uint64_t silence_due(const zj_core *core) { return ((const struct double_core *)(const void *)core)->silence_due; }
 
 const struct zj_api *double_api(void)
 {
     static const struct zj_api api = {ZJ_API_VERSION, sizeof(struct zj_api), rx, step, tx, tx_done, offer, next, positions, nak_due,
                                       poll_due, confirm_due, nak, NULL, NULL, NULL, NULL, address, limit_size, pdu_max, asked_again,
-                                      beat, beat_due, silence_due, pressed};
+                                      beat, beat_due, silence_due, pressed, passed};
     return &api;
 }

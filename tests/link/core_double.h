@@ -33,6 +33,8 @@ struct double_core {
     uint32_t beats;
     uint64_t nak_due, poll_due, confirm_due, nak_at; /* nak_at: when NAKs were asked for last */
     uint32_t naks;
+    uint32_t passed_station, passed_below;           /* as last told by zj_passed */
+    uint64_t passed_wait_ns;
     uint32_t limit, base, again;    /* as the data path has set them; 0: not. What is asked for again */
     void *partial;                  /* whose message is being taken in pieces */
     uint32_t anew;                  /* 1: what has been taken of it is to be offered again from its beginning, once */

@@ -210,6 +210,17 @@ def test_a_hello_that_returns_a_challenge_is_kept_whatever_comes_after(make_benc
     assert [dp.hello_take() for _ in range(3)] == [recorded[:-TAG_BYTES], fresh[:-TAG_BYTES], None]
 
 
+def test_of_fresh_hellos_the_last_one_made_is_kept(make_bench: Callable[..., Bench]) -> None:
+    """One recorded a second ago is fresh as well, and comes again behind that which announces another session."""
+    dp = make_bench(sealing=sealing()).dp
+    for challenge in (77, 78):
+        dp.hello_send(hello(1, challenge=challenge)[ENVELOPE.size : -TAG_BYTES])
+    recorded, same, new = hello(2, clock=9, returned=77), hello(2, clock=5, returned=78), hello(2, clock=6, returned=78)
+    for frame in (recorded, same, new, same, recorded):
+        assert dp.open_frame(frame, 0) == "rx_hello"
+    assert [dp.hello_take() for _ in range(2)] == [new[:-TAG_BYTES], None]
+
+
 def test_a_hello_counts_under_its_own_key_only(make_bench: Callable[..., Bench]) -> None:
     """Who has one key of two proves nothing under the other; a key that is not here is for Python to name."""
     other_key = bytes(range(50, 82))
@@ -275,6 +286,26 @@ def test_between_a_pause_and_a_new_session_no_frame_leaves(make_bench: Callable[
     assert dp.is_asleep and not dp.links_send(pdu(1, 1))
     dp.seal_under(THEIRS, key_of(THEIRS))
     assert dp.seal_frame(pdu(1, 1))
+
+
+def test_of_a_machine_that_was_asleep_no_frame_leaves_either(make_bench: Callable[..., Bench]) -> None:
+    """Its processes do not see that time go by. Also between two turns of Python's, and within a turn."""
+    bench = make_bench(sealing=sealing(pause_ns=3_600_000 * MS))
+    dp = bench.dp
+    dp.seal_under(SESSION, key_of(SESSION))
+    assert dp.seal_frame(pdu(1, 1))
+    dp.as_if_slept(50 * MS)
+    assert dp.seal_frame(pdu(1, 1)), "clocks that are read one after the other differ by as much"
+    dp.as_if_slept(1_000 * MS)
+    with pytest.raises(BlockingIOError):
+        dp.seal_frame(pdu(1, 1))
+    asked: list[int] = []
+    call, *arguments = dp.again(lambda: asked.append(bench.turn().want))
+    dp.alone(True)
+    call(*arguments)
+    assert asked and asked[0] & Want.TRUST
+    dp.seal_under(THEIRS, key_of(THEIRS))
+    assert dp.seal_frame(pdu(1, 1)) and not dp.is_asleep
 
 
 def opened(make_bench: Callable[..., Bench], suite: int) -> tuple[Bench, Peer, Peer]:

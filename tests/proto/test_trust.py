@@ -217,9 +217,9 @@ def test_an_old_hello_says_nothing_about_what_is_proven() -> None:
     assert a.is_proven_at(2)
 
 
-def with_keys(number: int, *keys: int) -> Trust:
-    trust = Trust(Config(number, 2, SUITE, number, 1, keys), entropy=random.Random(number).randbytes)
-    trust.members = frozenset((1, 2))
+def with_keys(number: int, *keys: int, stations: int = 2) -> Trust:
+    trust = Trust(Config(number, stations, SUITE, number, 1, keys), entropy=random.Random(number).randbytes)
+    trust.members = frozenset(range(1, stations + 1))
     return trust
 
 
@@ -277,6 +277,26 @@ def test_a_change_is_announced_and_an_unread_key_named() -> None:
     now, _ = talk(a, b, now, instance=(4, 4))
     assert b.session_of(1) == a.session and a.sends(2) == 6
     assert ForgetSession(1, a.session) not in b.set_keys(now, (6,))
+
+
+def test_two_changes_in_a_row_end_no_session_that_is_in_use() -> None:
+    """Two are read of a station: that in use, and one that is announced. A member that has died holds the first change up."""
+    a, b = (with_keys(number, 5, 6, 7, stations=3) for number in (1, 2))
+    for trust in (a, b):
+        trust.start(0, Facts())
+        trust.seal_with(0, 5)
+    now, _ = talk(a, b, 0, instance=(4, 4))
+    now, _ = talk(a, b, now + SWITCH_NS, instance=(4, 4))
+    used, seen = b.session, []
+    for key in (6, 7):
+        b.seal_with(now, key)
+        now, effects = talk(a, b, now, instance=(4, 4))
+        seen += effects
+    assert b.session == used and b.announced is not None and (b.key, b.wanted) == (6, 7)
+    assert ForgetSession(2, used) not in seen
+    now, _ = talk(a, b, now + SWITCH_NS, instance=(4, 4))
+    now, _ = talk(a, b, now + SWITCH_NS, instance=(4, 4))
+    assert a.session_of(2) == b.session != used and b.key == 7 and b.uses(2) == {7}
 
 
 def test_sessions_under_a_key_that_is_gone_end() -> None:

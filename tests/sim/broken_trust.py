@@ -148,5 +148,6 @@ BROKEN_KEYS: Final = {
     "switch_unordered": Parts(switch_unordered=True),
     "retire_early": Parts(retire_early=True),
     "nobody_tells": Parts(nobody_tells=True),
+    "retired_untold": Parts(retired_untold=True),
 }
 """Caught where a key changes."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,7 +36,10 @@ from zenjun.proto.trust import (
 )
 from zenjun.proto.wire import HEADER, Flag, Kind
 
+from .histories import run_seeds
 from .trust_checks import Checks, Sealed, Who
+from .trust_checks import Violation as Broken
+from .violation import Violation
 
 CLUSTER: Final = 7
 STORM_NS: Final = 5_000 * MS
@@ -91,6 +95,8 @@ class Parts:
     """A key is retired while members seal with it."""
     nobody_tells: bool = False
     """Who comes into the instance is not told which key is sealed with there."""
+    retired_untold: bool = False
+    """Nor which ones are read no more."""
 
 
 @dataclass
@@ -271,9 +277,11 @@ class World:
     def tell(self, station: Station) -> None:
         if station.order is None or station.trust is None:
             return
-        word = station.order.word(station.trust.key)
+        word = station.order.word(station.trust.wanted)
         if word is not None and not self.parts.nobody_tells:
             self.in_order(lambda s: self.change(s, word))
+        if word is not None and station.file == (NEW_KEY,) and not self.parts.retired_untold:
+            self.in_order(lambda s: self.change(s, KeyChange(Step.RETIRE, OLD_KEY)))
 
     # ---- keys
 
@@ -299,7 +307,7 @@ class World:
         if not careless and why_not(KeyChange(step, key), holders, absent, without_absent=False):
             self.at(self.now + 50 * MS, self.rotate)
             return
-        if step is Step.ROTATE and len(members) > 2 and self.rng.random() < 0.5:  # after it was asked whether it can follow
+        if len(members) > 2 and self.rng.random() < 0.5:  # after it was asked whether it can follow
             self.expel(self.rng.choice([s for s in members if s is not proposer]))
         wait = self.rng.randrange(10 * MS) if step is Step.ROTATE else 0
         self.at(self.now + wait, lambda: self.rotated(KeyChange(step, key)))
@@ -307,9 +315,6 @@ class World:
     def rotated(self, change: KeyChange) -> None:
         """The message has its place in the order."""
         self.order_key = NEW_KEY
-        for station in self.stations:
-            if change.step is Step.RETIRE:
-                station.file = (NEW_KEY,)  # the state folder remembers it
         self.in_order(lambda s: self.change(s, change))
         if change.step is Step.ROTATE:
             self.at(self.now + (0 if self.parts.retire_early else 300 * MS), self.rotate)
@@ -334,8 +339,10 @@ class World:
             return
         if step is not Step.RETIRE and change.key in trust.keys:
             self.apply(station, trust.seal_with(self.now, change.key))
-        elif step is Step.RETIRE and (trust.key != OLD_KEY or self.parts.retire_early):
-            trust.key = NEW_KEY if self.parts.retire_early else trust.key
+        elif step is Step.RETIRE and (trust.wanted != OLD_KEY or self.parts.retire_early):
+            if self.parts.retire_early:
+                trust.key = trust.wanted = NEW_KEY
+            station.file = (NEW_KEY,)  # the state folder remembers it
             self.apply(station, trust.set_keys(self.now, (NEW_KEY,)))
 
     def talk(self, station: Station, life: int) -> None:
@@ -525,3 +532,28 @@ class World:
         bit = self.rng.randrange(8 * len(out))
         out[bit // 8] ^= 1 << bit % 8
         return bytes(out)
+
+
+KINDS: Final[dict[str, Callable[[int], World]]] = {
+    "plain": World,
+    "rotates": partial(World, rotates=True),
+    "twin": partial(World, twin=True),
+    "shadow": partial(World, shadow=True),
+}
+"""Of worlds that a seed is run in."""
+
+
+def storm(seed: int) -> Violation | None:
+    """All kinds of one seed, for many seeds."""
+    for name, kind in KINDS.items():
+        try:
+            kind(seed).run()
+        except Broken as broken:
+            violation = Violation(broken.rule, f"{name}: {broken}")
+            violation.add_note(f"python -m tests.sim.trust {seed} 1 runs it again")
+            return violation
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(run_seeds(storm, sys.argv[1:]))
