@@ -249,10 +249,24 @@ class ConfigHost(ServiceHost):
                 f"station {arguments['station']} is not heard: start its daemon first, with the same [cluster] options as here "
                 "(--absent: all the same)"
             )
+        if arguments["step"] == "add" and not arguments.get("absent") and self._differs(arguments["station"]):
+            raise UsageError(
+                f"station {arguments['station']} could never be let in: it differs in [cluster] options that do not change while "
+                "a cluster runs, in [links], or in its key. Compare its file with the one here (--absent: all the same)"
+            )
         there = {*membership.members, *lately}
         config = self.settings(self.both.changing.stand.number + 1, options, None)
         if not make_quorum(replace(config, outside=False))(there):
             raise UsageError(f"of the new configuration only stations {sorted(there)} are there: that is no quorum of it")
+
+    def _differs(self, station: int) -> bool:
+        """Whether a station outside has, by its fingerprint, others of the options that no configuration changes."""
+        told = self.both.told.get(station)
+        if told is None or told.claim.ballot:
+            return False
+        file = self.settings.file
+        config = with_options(replace(file, station=replace(file.station, id=station)), told.claim.options)
+        return fingerprint_of(config, told.claim.number, roster_of(config), self.settings.key_mark) != told.fingerprint
 
     def status(self) -> dict[str, Any]:
         """``configuration`` of docs/status.md."""

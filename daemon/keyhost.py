@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Final
 
 from ..proto.engine import Engine
@@ -21,6 +22,11 @@ from .trusting import Trusting
 
 RETIRED_TOLD: Final = 8
 """So many of the keys that were retired are told to those who come, the last ones: a file has four at most."""
+
+
+def away(stations: int, vacant: Iterable[int], members: Iterable[int]) -> list[int]:
+    """Stations of the roster, 1..stations, that are no members. A number that no station has is none."""
+    return sorted(set(range(1, stations + 1)) - set(vacant) - set(members))
 
 
 class KeyHost(ServiceHost):
@@ -47,7 +53,7 @@ class KeyHost(ServiceHost):
         if not members:
             raise UsageError("this station is in no instance: keys change in the order of one")
         change = KeyChange(Step.ROTATE if step == "rotate" else Step.RETIRE, self._id(step, arguments))
-        absent = [s for s in range(1, self._engine.config.stations + 1) if s not in members]
+        absent = away(self._engine.config.stations, self._engine.config.vacant, members)
         if why := why_not(change, [self._holder(s) for s in members], absent, bool(arguments.get("without_absent"))):
             raise UsageError(why)
         if change.step is Step.ROTATE and change.key == self.trusting.trust.wanted:

@@ -341,10 +341,10 @@ class Changing:
         return self._keep_durably() if number == self.stand.number and self.joint is None else []
 
     # ---- what OPENs say
-    def hear(self, now: int, claim: Claim) -> list[Effect]:
-        """An OPEN has come with this claim."""
+    def hear(self, now: int, claim: Claim, station: int = 0) -> list[Effect]:
+        """An OPEN of this station has come with this claim."""
         if claim.number > self.stand.number:
-            return self._hear_later(now, claim)
+            return self._hear_later(now, claim, station)
         if claim.number < self.stand.number or not (self._newcomer or claim.options == self.stand.options):
             return []
         if self.members:
@@ -379,23 +379,29 @@ class Changing:
             return []
         return [self._adopt("the station that had another configuration proposed is not heard any more")]
 
-    def _hear_later(self, now: int, claim: Claim) -> list[Effect]:
+    def _hear_later(self, now: int, claim: Claim, station: int) -> list[Effect]:
         """V5."""
         if self.members and (claim.number, claim.options) != (self.stand.number + 1, self.stand.proposed):
-            return []
+            text = f"this station is in an instance of configuration {self.stand.number}, and goes by that until it ends"
+            return self._refuse(now, claim, f"station {station} says that configuration {claim.number} is in force; {text}")
         too_far = claim.number > self.stand.number + AHEAD_MAX
         if why := f"it is later by more than {AHEAD_MAX}" if too_far else self._unfit(claim.options):
-            which = claim.number, claim.options
-            if self._refused is not None and self._refused[0] == which and now - self._refused[1] < SAY_GAP_NS:
-                return []
-            self._refused = which, now
-            return [Said(f"configuration {claim.number} is in force, and cannot be that of this station: {why}", warning=True)]
+            return self._refuse(
+                now, claim, f"configuration {claim.number} is in force, and cannot be that of this station: {why}"
+            )
         text = f"configuration {claim.number} is in force: this station was at {self.stand.number}"
         under = (self.number, self.options) if self.joint is not None else None
         effects = [*self._take_over(claim.number, claim.options), Said(text, outcome=True)]
         if under == (claim.number, claim.options):
             return [*effects, Settled(claim.number, claim.options, text)]
         return [*effects, self._adopt(text)]
+
+    def _refuse(self, now: int, claim: Claim, text: str) -> list[Effect]:
+        which = claim.number, claim.options
+        if self._refused is not None and self._refused[0] == which and now - self._refused[1] < SAY_GAP_NS:
+            return []
+        self._refused = which, now
+        return [Said(text, warning=True)]
 
     def _keep(self, now: int, ballot: int) -> list[Effect]:
         """V4: somebody outside still has a mark of an attempt that was given up here."""

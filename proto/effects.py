@@ -136,6 +136,8 @@ class Told:
 
     station: int
     claim: Claim
+    fingerprint: int = 0
+    """Of its options, also of those that never change while a cluster runs."""
 
 
 @dataclass(frozen=True, slots=True)

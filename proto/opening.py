@@ -205,7 +205,7 @@ class Opening(OwnNumber):
         """What it says of configurations; the numbers that it knows are durable before."""
         if pdu.claim is None or not self.claims.counts(now, pdu):
             return []
-        return [*self._sender.make_durable(), Told(pdu.src, pdu.claim)]
+        return [*self._sender.make_durable(), Told(pdu.src, pdu.claim, pdu.fingerprint)]
 
     def _believe(self, now: int, number: int) -> bool:
         self.highest = max(self.highest, self._believed(now, number))

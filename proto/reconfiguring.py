@@ -38,6 +38,8 @@ class Reconfiguring:
         self._waits: deque[tuple[int, Callable[[int], list[Decided]]]] = deque()
         self.heard: dict[int, int] = {}
         """When an OPEN of a station with a claim came last, ns, by station."""
+        self.told: dict[int, Told] = {}
+        """What it said."""
         self._looked_ns = 0
         engine.claim = lambda: changing.claim(engine.config.outside)
 
@@ -75,8 +77,8 @@ class Reconfiguring:
         if has_ended:
             out += self._apply(now, self.changing.ended())
         for each in told:
-            self.heard[each.station] = now
-            out += self._apply(now, self.changing.hear(now, each.claim))
+            self.heard[each.station], self.told[each.station] = now, each
+            out += self._apply(now, self.changing.hear(now, each.claim, each.station))
         return out
 
     def on_message(self, position: int, clock: int, station: int, data: bytes) -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from zenjun.daemon.exits import Exit
 from zenjun.daemon.key import hello_key, hkdf, sending_key
+from zenjun.daemon.keyhost import away
 from zenjun.daemon.observe import Journal
 from zenjun.daemon.trusting import Secret, Trusting, suite_of
 from zenjun.proto.envelope import Hello
@@ -140,3 +141,8 @@ def test_after_a_sleep_the_next_frame_has_another_session() -> None:
     trusting.serve(9 * SECOND)
     assert len(path.sealed) == 3
     assert len(set(path.sealed)) == 3
+
+
+def test_a_number_that_no_station_has_is_not_away() -> None:
+    """A removed station leaves one: keys could never be changed again without a flag that says so."""
+    assert away(4, (2,), (1, 3)) == [4] and away(4, (2,), (1, 3, 4)) == []

@@ -8,12 +8,14 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pytest
 from zenjun.daemon.client.errors import Refused
 from zenjun.daemon.client.sync import connect_sync
+from zenjun.daemon.confighost import HEARD_NS
 from zenjun.tools.cli.cluster import _goes_on
 from zenjun.tools.lab import Lab
 
@@ -157,8 +159,20 @@ def at_once(lab: Lab) -> None:
     assert not carried_out or status(lab.stations[1])["configuration"]["options"]["heartbeat_ms"] in carried_out, said
 
 
+def never_fits(lab: Lab) -> str:
+    """Why 4 is not added. An option that does not change is another one there: it would count for the quorum, and never be a
+    member."""
+    with pytest.raises(Refused, match=r"station 4 is not heard|station 4 could never be let in") as refused:
+        asked(lab, 1, "add", station=4, absent=False)
+    return str(refused.value)
+
+
 def is_away(lab: Lab) -> None:
     """A station that was away takes the configuration over, whatever its file says; so do all that start again."""
+    time.sleep(HEARD_NS / 1e9)  # what 4 said before it was killed would let it in
+    lab.stations[4].start_daemon({"cluster": {"stations": 3, "message_max": 70_000}})
+    wait_for(lambda: "could never be let in" in never_fits(lab), "4 is heard, and cannot be added", 60)
+    kill(lab.stations[4])
     kill(lab.stations[3])
     together(lab, (1, 2), 60)
     before = number(lab, 1)

@@ -8,6 +8,8 @@ from typing import Final
 
 from zenjun.proto.changing import Changing, Effect, Stand
 from zenjun.proto.gathering import Gathering
+from zenjun.proto.openpdu import INSTANCE_MAX, Claim
+from zenjun.proto.reconfiguring import Reconfiguring
 
 from .changing import Parts
 
@@ -56,6 +58,20 @@ class ForgetsWhatItGaveUp(Parts):
         return super().stand(disk, file)._replace(kept=0)
 
 
+class JudgesAtOrdered(Reconfiguring):
+    """V1, V2: what the order says counts before all members are known to have it."""
+
+    def _has_reached(self, position: int) -> bool:
+        return True
+
+
+class GivesUpByAnyInstance(Changing):
+    """V4: a mark is removed by an instance of the former configuration with a lower number, too."""
+
+    def hear(self, now: int, claim: Claim, station: int = 0) -> list[Effect]:
+        return super().hear(now, claim._replace(kept=claim.kept and INSTANCE_MAX), station)
+
+
 class MarksAtOnce(Changing):
     """V3: who says a proposal has marked it, whoever else has said it."""
 
@@ -75,6 +91,8 @@ VARIANTS: Final[dict[str, Callable[[], Parts]]] = {
     "number_not_durable": NumberNotDurable,
     "opens_by_file": OpensByFile,
     "forgets_what_it_gave_up": ForgetsWhatItGaveUp,
+    "judges_at_ordered": lambda: Parts(reconfiguring=JudgesAtOrdered),
+    "gives_up_by_any_instance": lambda: Parts(changing=GivesUpByAnyInstance),
     "marks_at_once": lambda: Parts(changing=MarksAtOnce),
     "gathers_nobody": lambda: Parts(gathering=GathersNobody),
     "mark_binds_nobody": lambda: Parts(changing=MarkBindsNobody),

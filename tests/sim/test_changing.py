@@ -190,6 +190,77 @@ def test_a_mark_that_one_station_makes_alone_binds_another_one_for_ever() -> Non
     assert world.machine(2).changing.stand.proposed != world.machine(3).changing.stand.proposed
 
 
+def heard_by_one(variant: str = "") -> World:
+    """What 5 says once it has the mark reaches 1 alone, and then nothing of 1 the others; 5 dies, 1 is cut off. The next roster
+    is 1 alone."""
+    world = opened(variant, Options(5))
+    one, five = world.machine(1), world.machine(5)
+    world.lost = lambda source, to, pdu: marked(five) and (source is one or (source is five and to is not one))
+    one.propose(trim(Options(5), {1}))
+    for _ in range(4_000):
+        world.run(50 * US)
+        if number(one):
+            break
+    five.fail()
+    world.lost = lambda source, to, pdu: (source is one) != (to is one)
+    world.traffic(4_000 * MS)
+    return world
+
+
+@rule("V1", "V2")
+def test_what_counts_is_what_all_members_are_known_to_have() -> None:
+    world = heard_by_one()
+    assert number(world.machine(1)) == 0 and all(world.machine(k).instance for k in (2, 3, 4))
+    with pytest.raises(Violation, match="two parts"):
+        heard_by_one("judges_at_ordered")
+
+
+def earlier_and_decided(variant: str = "") -> World:
+    """A first attempt is given up. 5 is cut off then, and knows of it. A second one is carried out by 1, which is alone in the
+    next roster; 2 and 3 have its mark, and hear 5."""
+    world = opened(variant, Options(5))
+    m = {k: world.machine(k) for k in range(1, 6)}
+    m[1].propose(replace(Options(5), heartbeat=7))
+    m[4].fail()
+    world.traffic(1_500 * MS)
+    assert m[5].changing.kept and number(m[5]) == 0
+    world.lost = lambda source, to, pdu: (source is m[5]) != (to is m[5])
+    world.until(lambda: tuple(m[1].engine.membership.members) == (1, 2, 3))
+    world.traffic(300 * MS)
+    m[1].propose(trim(Options(5), {1}))
+    world.doomed = frozenset({2, 3})
+    step(world, lambda: number(m[1]) == 1, "1 commits", 1_000 * MS)
+    world.lost = lambda source, to, pdu: (source is m[1]) != (to is m[1])
+    for k in (2, 3):
+        m[k].fail()
+    world.doomed = frozenset()
+    for k in (2, 3):
+        m[k].boot()
+    world.traffic(5_000 * MS)
+    return world
+
+
+@rule("V4")
+def test_an_instance_before_the_mark_removes_none() -> None:
+    world = earlier_and_decided()
+    assert world.machine(1).instance and not any(world.machine(k).instance for k in (2, 3, 5))
+    with pytest.raises(Violation, match="two parts"):
+        earlier_and_decided("gives_up_by_any_instance")
+
+
+@rule("V5")
+def test_a_later_configuration_of_another_history_is_named() -> None:
+    changing = Changing(1, Stand(0, b"now"))
+    changing.begun(5, (1, 2))
+    (said,) = changing.hear(0, Claim(7, b"others"), 3)
+    assert isinstance(said, Said) and said.warning and said.outcome is None
+    assert said.text.startswith(
+        "station 3 says that configuration 7 is in force; this station is in an instance of configuration 0"
+    )
+    assert changing.hear(1, Claim(7, b"others"), 3) == [], "not with each OPEN"
+    assert changing.stand == Stand(0, b"now")
+
+
 def given_up(by: str, options: Options, variant: str = "") -> World:
     """Station 3 has made its mark durable and loses power before it is heard again; 1 and 2 give the attempt up, and go on. by:
     a view, or a member that cannot take the options over."""
@@ -499,7 +570,7 @@ def test_one_frame_ends_no_instance() -> None:
     world = opened()
     before = [world.machine(k).instance for k in (1, 2, 3)]
     changing = world.machine(1).changing
-    assert not changing.hear(world.now, Claim(7, b'{"stations": 1}'))
+    assert all(isinstance(effect, Said) for effect in changing.hear(world.now, Claim(7, b'{"stations": 1}')))
     assert not changing.hear(world.now, Claim(0, changing.stand.options, 1 << 32, b'{"stations": 1}'))
     world.traffic(500 * MS)
     assert [world.machine(k).instance for k in (1, 2, 3)] == before
