@@ -213,10 +213,9 @@ class Process:
 
     def on_lost(self, why: str) -> None:
         self._why_alone = why
-        if self.standin.ring.phase.value == "out":
+        if self.standin.ring.phase in (Phase.OUT, Phase.WAITING):
             self.order.close()
-            self._set_alarm()
-            return
+            self.journal.event(logging.WARNING, "alone", f"still alone: {why}", now=time.monotonic_ns(), key=why)
         self._input(self.standin.ring.on_lost)
 
     def on_blocked(self) -> None:
@@ -484,8 +483,8 @@ class Process:
             values.put("config.reload_error_message", _text(str(error)))
             self.journal.error("reload", str(error))
             return
-        old, new = self.conf.ring_nodes(self.station), conf.ring_nodes(self.station)
-        text = "" if old == new else "nodes, stations and options of quorum change with a restart of all nodes only"
+        same = (self.conf.ring_nodes(self.station), self.conf.quorum()) == (conf.ring_nodes(self.station), conf.quorum())
+        text = "" if same else "nodes, stations, votes and options of quorum change with a restart of all nodes only"
         values.put("config.reload_error_message", _text(text))
         if text:
             self.journal.error("reload", text)

@@ -113,8 +113,9 @@ class Guests:
 
 
 def play(guests: Guests) -> None:
-    for node in (1, 2):
-        guests.run(node, "timeout 60 dlm_tool join test")
+    for node in (1, 2):  # dlm_controld answers before it takes a join
+        join = "dlm_tool ls | grep -q test || timeout 60 dlm_tool join test; dlm_tool ls"
+        guests.wait(lambda node=node: "test" in guests.run(node, join), f"node {node} joins a lockspace")  # type: ignore[misc]
     guests.wait(lambda: "members       1 2" in guests.run(1, "dlm_tool ls"), "a lockspace of both")
     print("both nodes are in the lockspace", flush=True)
     guests.kill(2)

@@ -55,6 +55,8 @@ LIVES_AHEAD: Final = 8
 LIVES: Final = 1 << 16
 _PAST: Final = struct.Struct("!QQ")
 RETRY_NS: Final = 100_000_000
+GREET_NS: Final = 2_000_000_000
+"""A connection that has no welcome by then is begun anew: a busy zenjund needs more time than the next try comes after."""
 Table: TypeAlias = dict[int, set[Process]]
 """Processes by node."""
 
@@ -198,6 +200,8 @@ class Ring:
 
     def on_lost(self, now_ns: int) -> list[Effect]:
         """There is no connection to zenjund, or its order has ended for this node: ``closed``, ``expelled``."""
+        if self.phase is Phase.OUT and self._part_at_ns is None:
+            self._retry_at_ns = now_ns + RETRY_NS
         return self._alone(now_ns)
 
     def on_blocked(self, now_ns: int, quorum: bool) -> list[Effect]:
@@ -230,7 +234,7 @@ class Ring:
         if self._part_at_ns is not None:
             return self._part(now_ns) if now_ns >= self._part_at_ns else []
         if self._retry_at_ns is not None and now_ns >= self._retry_at_ns:
-            self._retry_at_ns = now_ns + RETRY_NS
+            self._retry_at_ns = now_ns + GREET_NS
             return [Connect()]
         return []
 
