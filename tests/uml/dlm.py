@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -112,10 +113,14 @@ class Guests:
                 self.kill(node)
 
 
+def joined(guests: Guests, node: int, command: str) -> bool:
+    return "test" in guests.run(node, command)
+
+
 def play(guests: Guests) -> None:
     for node in (1, 2):  # dlm_controld answers before it takes a join
         join = "dlm_tool ls | grep -q test || timeout 60 dlm_tool join test; dlm_tool ls"
-        guests.wait(lambda node=node: "test" in guests.run(node, join), f"node {node} joins a lockspace")  # type: ignore[misc]
+        guests.wait(partial(joined, guests, node, join), f"node {node} joins a lockspace")
     guests.wait(lambda: "members       1 2" in guests.run(1, "dlm_tool ls"), "a lockspace of both")
     print("both nodes are in the lockspace", flush=True)
     guests.kill(2)
