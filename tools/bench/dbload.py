@@ -11,6 +11,7 @@ import argparse
 import http.client
 import itertools
 import json
+import random
 import socket
 import sys
 import threading
@@ -30,6 +31,8 @@ SYSTEMS: Final = ("zenjun", "sqlite3", "etcd", "dqlite", "postgresql", "mariadb"
 FILLER: Final = "x" * 100
 TIMEOUT_S: Final = 30.0
 RECV_BYTES: Final = 64 * 1024
+LOCKED_S: Final = 0.01
+"""Before the next try at most."""
 CALLS_MAX: Final = 200
 """Of one connection to etcd under way, so that they fit into what it takes at once."""
 
@@ -157,10 +160,16 @@ class Demo(Program):
         self.step = self._read if line["do"] == "read" else self._update
 
     def _ask(self, method: str, key: int, value: str | None = None) -> None:
-        self._http.request(method, f"/t{key}", value)
-        answer = self._http.getresponse().read()
-        if answer.startswith(b"Error"):
-            raise ValueError(answer.decode(errors="replace"))
+        """While others write it says that the database is locked: again, then, until it is not."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            self._http.request(method, f"/t{key}", value)
+            answer = self._http.getresponse().read()
+            if not answer.startswith(b"Error"):
+                return
+            if b"locked" not in answer or time.monotonic() > deadline:
+                raise ValueError(answer.decode(errors="replace"))
+            time.sleep(random.uniform(0, LOCKED_S))
 
     def _update(self) -> None:
         self._ask("PUT", self._key(), f"{self._turn} {FILLER}")
