@@ -527,7 +527,6 @@ class Site:
                 if effect.is_damaged:
                     self._distrust(failed)
         self._look()
-        self.waiting.go_on()
         if failed:
             self._failure = failed
             self._failing.set()

@@ -22,8 +22,6 @@ LOCK_S: Final = 60.0
 RETRY_S: Final = 0.05
 LATE_S: Final = 0.25
 """Between two looks for transactions without a task whose time is over."""
-GATHERED_BYTES_MAX: Final = 256 * 1024
-"""Of transactions that wait until they go out together; with more they go at once."""
 
 
 class NotHere(Exception):
@@ -53,8 +51,7 @@ class Waiting:
         self._looking: asyncio.TimerHandle | None = None
         """For those whose time is over."""
         self._unsent: list[tuple[bytes, Durability]] = []
-        """Encoded, to be given to the machine together, when those before have come back in the order."""
-        self._unsent_bytes = 0
+        """Encoded, to be given to the machine when the thread of the applier comes to it."""
         self._is_sending = False
         """``_send`` runs."""
         self._grants: dict[Txid, asyncio.Future[Granted]] = {}
@@ -100,36 +97,21 @@ class Waiting:
         self._started[txid] = _Started(told, time.monotonic() + seconds)
         if self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(LATE_S, self._look_for_late)
+        if site.is_free and not self._is_sending:
+            site.carry_out(site.work_now(machine.submit_encoded, data, durability))
+            return True
         self._unsent.append((data, durability))
-        self._unsent_bytes += len(data)
-        self.go_on()
-        return True
-
-    def go_on(self) -> None:
-        """Send what has been started, unless it is to wait. Called when an input of the machine has been dealt with, too."""
-        site = self._site
-        if self._is_sending or not self._may_send():
-            return
-        if site.is_free:
-            site.carry_out(site.work_now(self._submit, self._taken()))
-        else:
+        if not self._is_sending:
             self._is_sending = True
             site.soon(self._send())
-
-    def _may_send(self) -> bool:
-        machine = self._site.machine
-        waits = machine is not None and machine.gathers and self._unsent_bytes < GATHERED_BYTES_MAX
-        return bool(self._unsent) and not waits
-
-    def _taken(self) -> list[tuple[bytes, Durability]]:
-        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
-        return unsent
+        return True
 
     async def _send(self) -> None:
         """Give the machine what has been started while its thread is at work, all of it with one job."""
         try:
-            while self._may_send():
-                await self._site.act(self._submit, self._taken())
+            while self._unsent:
+                unsent, self._unsent = self._unsent, []
+                await self._site.act(self._submit, unsent)
         finally:
             self._is_sending = False
 

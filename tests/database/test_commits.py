@@ -77,8 +77,6 @@ def test_an_encoded_write_is_told_from_other_bytes() -> None:
 class Machine:
     """It answers when the test says so."""
 
-    gathers = False
-
     def __init__(self) -> None:
         self.long = SimpleNamespace(part_bytes=1000)
         self.me = (1, 2)

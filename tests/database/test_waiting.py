@@ -134,9 +134,7 @@ def test_a_version_is_waited_for_in_its_epoch() -> None:
 
 
 class Applying(Site):
-    """The machine is the real one; ``sent`` has what goes to the group."""
-
-    name = "shop"
+    """One whose thread is at work when programs go; the machine is the real one."""
 
     def __init__(self) -> None:
         super().__init__([], 1)
@@ -147,16 +145,8 @@ class Applying(Site):
     async def act(self, function: Callable[..., Sequence[Effect]], *arguments: Any, is_short: bool = False) -> None:
         await self.jobs.run_whole(self.carry_out, function, *arguments, is_short=is_short)
 
-    @property
-    def is_free(self) -> bool:
-        return self.jobs.is_free
-
-    def work_now(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return self.jobs.run_now(function, *arguments)
-
     def carry_out(self, effects: Sequence[Effect]) -> None:
         self.sent += [m.decode(effect.data) for effect in effects if isinstance(effect, Emit)]
-        self.waiting.go_on()
 
     def soon(self, what: Any) -> None:
         self.tasks.append(asyncio.create_task(what))
@@ -190,75 +180,6 @@ def test_a_program_that_goes_leaves_nothing_by_half() -> None:
         parts = site.sent[3:]
         assert [(part.txid, part.number) for part in parts if isinstance(part, m.Part)] == [(WRITE.txid, n) for n in range(4)]
         site.jobs.close()
-
-    asyncio.run(run())
-
-
-class Gathering:
-    """Transactions that programs of this station give, and what of them is on its way."""
-
-    def __init__(self) -> None:
-        self.site = Applying()
-        self.told: list[Answer | None] = []
-
-    def start(self, number: int, size: int = 10) -> None:
-        data = m.encode(WRITE._replace(txid=m.Txid(1, 1, 1, number), body=bytes(size)))
-        assert self.site.waiting.start(data, Durability.MEMORY, 20.0, self.told.append)
-
-    def numbers(self) -> list[int]:
-        """Of those that have been sent since the last call."""
-        sent, self.site.sent = self.site.sent, []
-        return [each.txid.number for each in sent if isinstance(each, m.Write)]
-
-    def decide(self, *numbers: int) -> None:
-        """They come back in the order."""
-        for number in numbers:
-            self.site.machine._answers.pop(m.Txid(1, 1, 1, number))
-        self.site.carry_out([])
-
-
-def test_transactions_that_come_while_one_is_under_way_go_out_together() -> None:
-    async def run() -> None:
-        g = Gathering()
-        g.start(1)
-        assert g.numbers() == [1], "at once"
-        for number in (2, 3, 4):
-            g.start(number)
-        assert g.numbers() == []
-        g.decide(1)
-        assert g.numbers() == [2, 3, 4]
-        g.start(5)
-        g.decide(2, 4)
-        assert g.numbers() == []
-        g.decide(3)
-        assert g.numbers() == [5]
-        g.site.jobs.close()
-
-    asyncio.run(run())
-
-
-def test_nobody_waits_for_long_transactions_or_behind_a_lock() -> None:
-    async def run() -> None:
-        g = Gathering()
-        machine = g.site.machine
-        g.site.carry_out(machine.submit(WRITE._replace(txid=m.Txid(1, 1, 1, 9), body=bytes(1 << 20)), Durability.MEMORY))
-        g.start(1)
-        assert g.numbers() == [1], "the long one is sent in parts beside it"
-        g.start(2)
-        assert g.numbers() == []
-        machine.shared.locks = [((1, 1), m.Lock(m.Txid(1, 1, 1, 3), 1))]
-        g.start(3)
-        assert g.numbers() == [2, 3], "the lock ends with it"
-        machine.shared.locks = []
-        g.start(4)
-        assert g.numbers() == []
-        for number in (5, 6):
-            g.start(number, size=200_000)
-        assert g.numbers() == [4, 5, 6], "as much as goes together"
-        g.start(7)
-        g.site.carry_out(machine.on_lost())
-        assert g.numbers() == [] and not g.site.waiting._unsent
-        g.site.jobs.close()
 
     asyncio.run(run())
 

@@ -120,14 +120,6 @@ class Machine:
         """The active sites suffice to commit."""
         return self.shared is not None and self.sites.sufficient(s for s, _ in self.shared.active)
 
-    @property
-    def gathers(self) -> bool:
-        """What programs here want to commit now does well to wait until this site's transactions that are under way have come
-        back, so that it goes out together, and is one transaction of SQLite at each site. Nobody waits for a long one so, nor
-        behind a lock: its holder may be one of them."""
-        shared = self.shared
-        return shared is not None and not shared.locks and len(self._answers) > len(self.long)
-
     def durable_version(self) -> int:
         """What a sufficient set of disks has: it is in every later opening."""
         return self._durable_at(Durability.MAJORITY)

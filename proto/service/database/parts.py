@@ -77,10 +77,6 @@ class Outgoing:
         """It is not complete in the order."""
         return txid in self._waiting
 
-    def __len__(self) -> int:
-        """How many are not."""
-        return len(self._waiting)
-
     def add(self, txid: Txid, data: bytes) -> list[Part]:
         """One more; what is to be sent now. One that is there already changes nothing."""
         if txid in self._waiting:
