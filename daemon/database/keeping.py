@@ -127,12 +127,13 @@ class CatchingUp:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._runs = False
+        self.runs = False
+        """In the middle of a step the machine has the state, which is not yet the last."""
 
     def look(self) -> None:
         """Begin, if there is something to do."""
-        if not self._runs and self._is_wanted():
-            self._runs = True
+        if not self.runs and self._is_wanted():
+            self.runs = True
             self._site.soon(self._run())
 
     def _is_wanted(self) -> bool:
@@ -143,7 +144,7 @@ class CatchingUp:
             while self._is_wanted():
                 await self._site.act(self._site.batched, _step)
         finally:
-            self._runs = False
+            self.runs = False
 
 
 def _step(machine: Machine, rows: FileRows, effects: list[Effect]) -> None:

@@ -546,8 +546,8 @@ class Site:
         step = (
             "active" if machine.is_active
             else f"refused: {machine.unlike}" if machine.unlike
+            else "catching up" if self._catching_up.runs or machine.is_catching_up
             else "becoming active" if machine.shared is not None
-            else "catching up" if machine.is_catching_up
             else "getting the state" if machine.wanted_from is not None
             else f"waiting for enough sites; here are {', '.join(str(s) for s, _ in sorted(machine.members)) or 'none'}"
         )  # fmt: skip
