@@ -220,6 +220,8 @@ class Trust:
         self._challenges: dict[int, int] = {}
         """Those of the last CHALLENGE_NS, in their order, and when each was drawn."""
         self._said_ns = -HELLO_GAP_NS
+        self._young_ns = 0
+        """Until then the present session, or the announced one, is new: somebody may not have heard of it, and not be heard."""
         self._retry_ns = RETRY_FIRST_NS
         self.members: frozenset[int] = frozenset()
         """Stations whose proof a new session waits for."""
@@ -241,7 +243,7 @@ class Trust:
 
     def start(self, now: int, facts: Facts) -> list[Effect]:
         """Begin with a session of this life; nobody is believed."""
-        self.session = self._new_session()
+        self.session = self._new_session(now)
         self._timers.set(Name.AGE, now + SESSION_AGE_NS)
         return [SealUnder(self.session, self.key), *self._say(now, facts)]
 
@@ -302,7 +304,7 @@ class Trust:
         """Take another session, in peace: after SESSION_FRAMES frames, or SESSION_AGE_NS (by itself). It is announced, and used
         when all members have proven it."""
         if self.announced is None:
-            self.announced = self._new_session()
+            self.announced = self._new_session(now)
             self._timers.set(Name.SWITCH, now + SWITCH_NS)
             self._hello_at(now)
         self._timers.set(Name.AGE, now + SESSION_AGE_NS)
@@ -315,7 +317,7 @@ class Trust:
         self._timers.stop(Name.SWITCH)
         self._timers.set(Name.AGE, now + SESSION_AGE_NS)
         self.key = self.wanted
-        self.session, self._session_key = self._new_session(), self.key
+        self.session, self._session_key = self._new_session(now), self.key
         self._hello_at(now)
         return [SealUnder(self.session, self.key), *self.on_timeout(now, replace(facts, next=1))]
 
@@ -395,7 +397,7 @@ class Trust:
         """The session that HELLO is about."""
         return self.announced if self.announced is not None else self.session
 
-    def _new_session(self) -> bytes:
+    def _new_session(self, now: int) -> bytes:
         """Random, and its first bytes unlike those of the others of this life: by them frames name it. 0 is no session."""
         while True:
             session = self._entropy(SESSION_BYTES)
@@ -403,6 +405,7 @@ class Trust:
                 break
         self._own.append(session)
         self._retry_ns = RETRY_FIRST_NS
+        self._young_ns = now + ROUND_NS
         for partner in self._partners.values():
             partner.waits = partner.waits or partner.has_proven != b""
             partner.has_proven = b""
@@ -483,6 +486,8 @@ class Trust:
             del self._challenges[next(iter(self._challenges))]
         self._said_ns = now
         waits = any(partner.waits or partner.is_to_hear for partner in self._partners.values())
+        others = (s for s in self._partners if s != self.config.station)
+        waits = waits or (now < self._young_ns and not all(self.is_proven_at(s) for s in others))
         self._timers.set(Name.HELLO, now + (self._retry_ns if waits or not self._is_known() else ROUND_NS))
         self._retry_ns = min(2 * self._retry_ns, RETRY_MAX_NS)
         c = self.config

@@ -277,6 +277,8 @@ static int take_hello(struct sealed *s, const uint8_t *frame, uint32_t end)
     const uint32_t tx = frame[ZJE_ENVELOPE_TX] - 1u;
     if (end < ZJE_SIZEOF_ENVELOPE + ZJE_SIZEOF_HELLO || end > DP_HELLO_MAX)
         return DP_R_SIZE;
+    if (tx >= s->stations || frame[ZJE_SIZEOF_ENVELOPE + ZJE_HELLO_PART] != s->self / ZJE_ECHOES_PER_PART)
+        return DP_R_HELLO; /* a part that is about others: not worth a look at its tag */
     while (key < s->hello_keys && !has_tag_of(s->hello_key[key].key, frame, end))
         key++;
     if (key == s->hello_keys) {
@@ -284,8 +286,6 @@ static int take_hello(struct sealed *s, const uint8_t *frame, uint32_t end)
         s->strange_is_new = 1;
         return DP_R_TAG;
     }
-    if (tx >= s->stations || frame[ZJE_SIZEOF_ENVELOPE + ZJE_HELLO_PART] != s->self / ZJE_ECHOES_PER_PART)
-        return DP_R_HELLO; /* a part that is about others */
     if (!is_under_its_key(s, key, frame + ZJE_SIZEOF_ENVELOPE, end - ZJE_SIZEOF_ENVELOPE))
         return DP_R_HELLO; /* its copy under the right key counts */
     struct hellos *h = &s->hello[tx];

@@ -279,6 +279,31 @@ def test_a_change_is_announced_and_an_unread_key_named() -> None:
     assert ForgetSession(1, a.session) not in b.set_keys(now, (6,))
 
 
+def test_who_is_new_says_hello_until_all_have_proven_it() -> None:
+    """One that does not hear it at first is not heard by it either, and asks for nothing."""
+    a, b, c = (station(number) for number in (1, 2, 3))
+    b.start(0, Facts())
+    a.start(0, Facts())
+    now = HELLO_GAP_NS
+    for _ in range(8):  # 3 hears nothing
+        for me, other in ((a, b), (b, a)):
+            for effect in me.on_timeout(now, Facts()):
+                if isinstance(effect, SendHello):
+                    other.on_hello(now, Facts(), effect.hello)
+        now += HELLO_GAP_NS + JITTER_NS
+    assert a.is_proven_at(2) and b.is_proven_at(1)
+    assert a.deadline_ns() < now + 700 * MS
+    c.start(now, Facts())
+    end = now + 700 * MS
+    while now < end and c.session_of(1) is None:
+        now = max(now, min(a.deadline_ns(), c.deadline_ns()))
+        for me, other in ((a, c), (c, a)):
+            for effect in me.on_timeout(now, Facts()) if me.deadline_ns() <= now else ():
+                if isinstance(effect, SendHello):
+                    other.on_hello(now, Facts(), effect.hello)
+    assert c.session_of(1) == a.session
+
+
 def test_two_changes_in_a_row_end_no_session_that_is_in_use() -> None:
     """Two are read of a station: that in use, and one that is announced. A member that has died holds the first change up."""
     a, b = (with_keys(number, 5, 6, 7, stations=3) for number in (1, 2))

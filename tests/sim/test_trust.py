@@ -23,6 +23,11 @@ def test_the_rules_hold_whatever_is_sent_again() -> None:
     assert len(dropped) == 10, f"the worlds of {SEEDS} seeds meet each check: {sorted(dropped)}"
 
 
+def test_who_starts_is_read_by_all_soon() -> None:
+    """Two stations had not heard each other's first HELLOs, and did not for 10 s."""
+    World(1803900001).run()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_two_daemons_with_one_number_find_each_other(seed: int) -> None:
     assert World(seed, twin=True).run().twins
