@@ -269,6 +269,25 @@ def stopped(up: StandIns, first: Member, second: Member, third: Member) -> None:
     assert first.messages() == second.messages() == third.messages()
 
 
+@rule("Y21")
+def test_a_death_under_load_is_no_hang() -> None:
+    """While the dead one is a member, nothing is delivered and zenjund reads no more messages: it answers all the same."""
+    with standins(3) as up:
+        found = members(up, 1, 2)
+        for member in found:
+            member.tell("send", "40000", "30000", f"on{member.station}-")
+        until(lambda: min(len(member.messages()) for member in found) > 100, "a flood")
+        up.kill(3)
+        until(
+            lambda: all(member.read() is not None for member in found) and all("of nodes 1 2:" in up.log(k) for k in (1, 2)),
+            "a ring",
+        )
+        counts = [len(member.messages()) for member in found]
+        until(lambda: all(len(m.messages()) > n + 100 for m, n in zip(found, counts, strict=True)), "the flood goes on")
+        for k in (1, 2):
+            assert "zenjund does not answer" not in up.log(k)
+
+
 def test_two_nodes_that_lose_each_other_both_keep_quorum() -> None:
     with standins(2, quorum="two_node: 1") as up:
         assert "2Node Quorate WaitForAll" in up.run(1, "corosync-quorumtool", "-s").stdout

@@ -153,7 +153,9 @@ struct ipc_order { /* order.c */
     uint32_t serial;
     int watched; /* for what; -1: not yet */
     bool welcomed;
-    bool asked; /* ipc_order_ask(), and there is no answer yet */
+    char socket[108]; /* zenjund's */
+    struct zenjun *asking; /* ipc_order_ask()'s own connection */
+    bool asked; /* and there is no answer yet */
     bool told; /* Python has an item of it, and has not cleared the items yet */
 };
 

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 
@@ -111,8 +112,6 @@ static bool take(struct ipc *s) {
             done = view(s, i->view);
         else if (i->kind == ZENJUN_EVENT)
             done = event(s, i->event);
-        else if (i->kind == ZENJUN_REPLY)
-            o->asked = false;
         else if (i->kind == ZENJUN_REFUSED) {
             if (item_text(s, IPC_LOST, i->refusal->message))
                 o->item = NULL;
@@ -190,6 +189,7 @@ int ipc_order_open(struct ipc *s, const char *socket, const char *name, uint32_t
     if (error)
         return error;
     s->order.serial = serial;
+    snprintf(s->order.socket, sizeof s->order.socket, "%s", socket);
     s->order.watched = -1;
     ipc_wake(s);
     return 0;
@@ -203,17 +203,36 @@ int ipc_order_join(struct ipc *s, const char *group) {
     return o->z ? zenjun_join(o->z, group, ZENJUN_PREACK, ZENJUN_ORDER_TOTAL, 0, NULL, &o->handle) : 0;
 }
 
+static void end_asking(struct ipc_order *o) {
+    if (o->asking)
+        zenjun_close(o->asking, 0);
+    o->asking = NULL, o->asked = false;
+}
+
+/* On a connection of its own: zenjund does not read one whose message has no room, and while a member that has died is in the
+ * instance, that is as long as it takes to give it up. That is no hang. */
 void ipc_order_ask(struct ipc *s, const char *group) {
     struct ipc_order *o = &s->order;
-    if (!o->z || !o->welcomed || o->asked || zenjun_members(o->z, group, NULL))
+    const struct zenjun_item *i;
+    int found, error;
+    if (!o->z || !o->welcomed || (!o->asking && zenjun_open(o->socket, "zenjun-corosync-watch", &o->asking)))
         return;
-    o->asked = true;
-    ipc_wake(s);
+    error = zenjun_step(o->asking);
+    while ((found = zenjun_next(o->asking, &i)) > 0)
+        if (i->kind == ZENJUN_REPLY || i->kind == ZENJUN_REFUSED)
+            o->asked = false, s->heard++;
+    if (error || found < 0) {
+        end_asking(o);
+        return;
+    }
+    if (zenjun_welcome(o->asking) && !o->asked && !zenjun_members(o->asking, group, NULL))
+        o->asked = !zenjun_step(o->asking);
 }
 
 uint64_t ipc_order_heard(const struct ipc *s) { return s->heard; }
 
 void ipc_order_close(struct ipc *s) {
+    end_asking(&s->order);
     if (s->order.z) {
         epoll_ctl(s->outer, EPOLL_CTL_DEL, zenjun_fd(s->order.z), NULL);
         zenjun_close(s->order.z, 0);
