@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from zenjun.daemon.clientwire import SEND_TO, Frame, JoinFlag
+from zenjun.daemon.multicast import MORE
 from zenjun.proto.multicast.codec import decode, encode
 from zenjun.proto.multicast.records import Decide, Report
 from zenjun.proto.multicast.tables import ORDERS
@@ -262,7 +263,7 @@ def test_a_roster_that_changes() -> None:
     run.settled()
     assert contents(p)[-1] == contents(q)[-1] == b"two again"
     links = run.daemons[1].multicast.links
-    assert links is not None and set(links.pairs) == {2} and links.config.window_frames == 8
+    assert links is not None and set(links.pairs) == {2} and links.config.window_frames == 8 * MORE
 
 
 def test_two_stations_that_are_admitted_together_take_part() -> None:
