@@ -28,7 +28,8 @@ int zj_pair_rx(zj_core *c, uint64_t now, const uint8_t *pdu, uint32_t size, cons
         const int calls = c->pair.called || c->pair.falls_back || (pdu[ZJW_HEADER_FLAGS] & ZJW_FLAG_POLL && c->pair.heard);
         c->pair.called = to_group && calls;
         c->pair.heard = 1;
-        c->pair.polls = 0;
+        if (pdu[ZJW_HEADER_KIND] != ZJW_KIND_NAK) /* who asks for what it lacks has perhaps received none of what went to its address */
+            c->pair.polls = 0;
     }
     return drop;
 }

@@ -426,6 +426,13 @@ class AnswerByAddress(LinkEnd):
         return not self.is_heard or self.falls_back
 
 
+class NakAnswers(LinkEnd):
+    """L2: a NAK counts as an answer to a POLL."""
+
+    def _answers(self, frame: Frame) -> bool:
+        return True
+
+
 class AnyLink(LinkEnd):
     """L3: frames of an earlier link between the two stations are taken."""
 

@@ -93,7 +93,9 @@ class LinkEnd:
             return []
         calls = self.called_at_group or self.falls_back or (frame.kind == "POLL" and self.is_heard)
         self.called_at_group = frame.to_group and calls
-        self.is_heard, self.polls = True, 0
+        self.is_heard = True
+        if self._answers(frame):
+            self.polls = 0
         self._on_ack(now, frame.ack)
         if frame.kind == "NAK":
             for number in range(frame.ack, frame.number):
@@ -123,6 +125,10 @@ class LinkEnd:
 
     def _is_mine(self, frame: Frame) -> bool:
         return frame.link == self.link
+
+    def _answers(self, frame: Frame) -> bool:
+        """Rule L2: who asks for what it lacks has perhaps received none of what was sent to its address."""
+        return frame.kind != "NAK"
 
     def _fill(self, now: int) -> None:
         """Rule L1: as many PDUs as the window allows."""

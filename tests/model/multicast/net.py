@@ -51,6 +51,8 @@ class Host:
         self.cut = False
         """Set when its broadcasts no longer reach any station."""
         self.deaf = False
+        self.has_own = False
+        """It is cut off, and has what nobody else has."""
         """Set when it no longer receives the main order."""
         self.known: set[Life] = set()
         """Lives that have been in a view here."""

@@ -131,6 +131,7 @@ class World(Net):
         entry = entries.pop(0)
         if host.cut:
             if host.alive and not host.deaf:
+                host.has_own = True
                 self.note(f"only {host.station} has", entry)
                 self._bring(host, entry)
         elif self.members.get(host.station) == host.life[1]:
@@ -140,8 +141,9 @@ class World(Net):
         super().append(entry, at_once)
         if isinstance(entry, ViewEvent):
             for host in self.hosts.values():
-                if host.alive and (host.station, host.life[1]) not in entry.members and host.life in self._gone:
-                    host.deaf = True  # it does not get what removes it
+                removes = (host.station, host.life[1]) not in entry.members
+                if host.alive and host.life in self._gone and (removes or host.has_own):
+                    host.deaf = True  # it gets neither what removes it, nor a view behind what nobody else has
 
     def _view(self, members: dict[int, int]) -> None:
         self.instance += 1
