@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 from urllib.parse import quote
-from weakref import WeakSet
+from weakref import WeakSet, finalize, ref
 
 import apsw
 
@@ -62,6 +62,12 @@ def columns_of(cursor: apsw.Cursor, sql: str, bindings: Bindings) -> Columns:
     with contextlib.suppress(apsw.ExecTraceAbort):
         other.execute(sql, bindings)
     return found[0]
+
+
+def _close(writer: apsw.Connection, reader: apsw.Connection) -> None:
+    """The writer before the reader, whose lock keeps what it reads."""
+    writer.close(True)
+    reader.close(True)
 
 
 class Branch:
@@ -111,9 +117,12 @@ class Branch:
             for connection in (self.reader, self.writer):
                 # Now and then the interpreter has its turn, which raises KeyboardInterrupt in a statement that takes long.
                 connection.set_progress_handler(lambda: False, PROGRESS_STEPS)
-            self.writer.set_commit_hook(lambda: not self._may_commit)
+            self_ = ref(self)  # what a hook holds, its connection holds, and that is held until it is closed
+            self.writer.set_commit_hook(lambda: (branch := self_()) is None or not branch._may_commit)
             self.writer.set_authorizer(self._guard)
             opened.pop_all()
+        # Who forgets to close: the writer has statements of the reader, so their order is not to be the garbage collector's.
+        self._ends = finalize(self, _close, self.writer, self.reader)
 
     def __enter__(self) -> Self:
         return self
@@ -371,8 +380,8 @@ class Branch:
         """Close both connections, whatever state they are in. Again: nothing happens."""
         self._close_session()
         self._begun = None
-        self.writer.close(True)  # before the reader, whose lock keeps what it reads
-        self.reader.close(True)
+        self._ends.detach()
+        _close(self.writer, self.reader)
 
     def _open_write(self) -> None:
         """Begin the write transaction and record from here on, unless that has been done since ``begin``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 import subprocess
@@ -516,3 +517,16 @@ def test_a_program_without_descriptors_is_told(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "dup", none)
     with pytest.raises(OperationalError, match=r"unable to open database file: Too many open files; .*ulimit -n"):
         Branch(tmp_path / "nothing.db")
+
+
+def test_who_forgets_to_close(path: Path, applier: Applier) -> None:
+    """The writer has statements of the reader: collected in another order the process ended with a fault."""
+    branch = Branch(path)
+    branch.begin()
+    writer, reader, cycle = branch.writer, branch.reader, [branch]
+    cycle.append(cycle)  # type: ignore[arg-type]
+    del branch, cycle
+    gc.collect()
+    for connection in (writer, reader):
+        with pytest.raises(apsw.ConnectionClosedError):
+            connection.execute("SELECT 1")
