@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from ..proto.changing import Changing, Hold, Keep, Said, Stand, Tell
 from ..proto.configmessages import ConfigMessage, Say
 from ..proto.core import Medium
-from ..proto.effects import Effect, Opened, Replaced
+from ..proto.effects import Effect, Opened, Replaced, Told
 from ..proto.engine import Engine
 from ..proto.engineconfig import EngineConfig, make_quorum, validate
 from ..proto.errors import UsageError
@@ -243,29 +243,30 @@ class ConfigHost(ServiceHost):
             raise UsageError("this station is not in the roster: ask one that is")
         if not self._engine.instance or not membership.has_quorum:
             raise UsageError("there is no quorum: nothing can be changed now")
-        lately = {s for s, at in self.both.heard.items() if now - at < HEARD_NS}
-        if arguments["step"] == "add" and arguments["station"] not in lately and not arguments.get("absent"):
-            raise UsageError(
-                f"station {arguments['station']} is not heard: start its daemon first, with the same [cluster] options as here "
-                "(--absent: all the same)"
-            )
-        if arguments["step"] == "add" and not arguments.get("absent") and self._differs(arguments["station"]):
-            raise UsageError(
-                f"station {arguments['station']} could never be let in: it differs in [cluster] options that do not change while "
-                "a cluster runs, in [links], or in its key. Compare its file with the one here (--absent: all the same)"
-            )
+        lately = {s: told for s, (at, told) in self.both.heard.items() if now - at < HEARD_NS}
+        if arguments["step"] == "add" and not arguments.get("absent"):
+            station = arguments["station"]
+            if station not in lately:
+                raise UsageError(
+                    f"station {station} is not heard: start its daemon first, with the same [cluster] options as here "
+                    "(--absent: all the same)"
+                )
+            if self._differs(lately[station]):
+                raise UsageError(
+                    f"station {station} could never be let in: it differs in [cluster] options that do not change while "
+                    "a cluster runs, in [links], or in its key. Compare its file with the one here (--absent: all the same)"
+                )
         there = {*membership.members, *lately}
         config = self.settings(self.both.changing.stand.number + 1, options, None)
         if not make_quorum(replace(config, outside=False))(there):
             raise UsageError(f"of the new configuration only stations {sorted(there)} are there: that is no quorum of it")
 
-    def _differs(self, station: int) -> bool:
+    def _differs(self, told: Told) -> bool:
         """Whether a station outside has, by its fingerprint, others of the options that no configuration changes."""
-        told = self.both.told.get(station)
-        if told is None or told.claim.ballot:
+        if told.claim.ballot:
             return False
         file = self.settings.file
-        config = with_options(replace(file, station=replace(file.station, id=station)), told.claim.options)
+        config = with_options(replace(file, station=replace(file.station, id=told.station)), told.claim.options)
         return fingerprint_of(config, told.claim.number, roster_of(config), self.settings.key_mark) != told.fingerprint
 
     def status(self) -> dict[str, Any]:

@@ -36,10 +36,8 @@ class Reconfiguring:
         self._settings = settings
         # Delivered, and not at preack: the position, and what is to be judged then.
         self._waits: deque[tuple[int, Callable[[int], list[Decided]]]] = deque()
-        self.heard: dict[int, int] = {}
-        """When an OPEN of a station with a claim came last, ns, by station."""
-        self.told: dict[int, Told] = {}
-        """What it said."""
+        self.heard: dict[int, tuple[int, Told]] = {}
+        """When an OPEN of a station with a claim came last, ns, and what it said, by station."""
         self._looked_ns = 0
         engine.claim = lambda: changing.claim(engine.config.outside)
 
@@ -77,7 +75,7 @@ class Reconfiguring:
         if has_ended:
             out += self._apply(now, self.changing.ended())
         for each in told:
-            self.heard[each.station], self.told[each.station] = now, each
+            self.heard[each.station] = now, each
             out += self._apply(now, self.changing.hear(now, each.claim, each.station))
         return out
 

@@ -105,6 +105,12 @@ class Line(NamedTuple):
     """The line where its section begins: two sections of one name are two."""
 
 
+def ring_of(key: str) -> int | None:
+    """The number of the ring that a node's key has an address for, from 0; None: it is another key."""
+    number = key.removeprefix("ring").removesuffix("_addr")
+    return int(number) if key == f"ring{number}_addr" and number.isdigit() else None
+
+
 @dataclass
 class Node:
     """A section ``node`` of the nodelist."""
@@ -363,7 +369,7 @@ def _checked(conf: Conf) -> Iterable[Problem]:
 def _warnings(conf: Conf) -> Iterator[tuple[int, str]]:
     for node in conf.nodes:
         for key, x in node.values.items():
-            if key.startswith("ring") and key.endswith("_addr") and key[4:-5].isdigit() and int(key[4:-5]) >= LINKS_MAX:
+            if (ring := ring_of(key)) is not None and ring >= LINKS_MAX:
                 yield x.number, f"{key} is not used: zenjund has at most {LINKS_MAX} links"
     unknown: set[int] = set()
     for x in conf.lines:

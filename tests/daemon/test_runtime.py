@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from zenjun.daemon import runtime as module
@@ -16,23 +18,28 @@ MS = 1_000_000
 S = 1000 * MS
 
 
+def serving(trusting: Any, turn: Callable[[int, int], Any], *, began_ns: int) -> Runtime:
+    """Of a runtime, what makes rounds. turn, began_ns: the data path's."""
+    made = Runtime.__new__(Runtime)
+    vars(made).update(
+        _trusting=trusting,
+        _dp=SimpleNamespace(turn=turn, planned_ns=S, began_ns=began_ns),
+        _clients=SimpleNamespace(waiting=False),
+        _done=SimpleNamespace(done=lambda: False),
+        _deadline=lambda: 1 << 62,
+        _serve=lambda _turn: None,
+    )
+    return made
+
+
 def test_a_daemon_that_is_busy_for_long_was_not_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work without end, of which each turn leaves some: it took another session in every turn, with frames lost each time. One
     that was stopped for a second is seen."""
     clock = itertools.count(S, MS // 4)
     monkeypatch.setattr(module, "now_ns", lambda: next(clock))
     away: list[int] = []
-    busy = Runtime.__new__(Runtime)
-    about = {
-        "_trusting": SimpleNamespace(woke=lambda now, planned: away.append(now - planned)),
-        "_dp": SimpleNamespace(turn=lambda *_: SimpleNamespace(want=Want.CLIENT, now=next(clock)), planned_ns=S, began_ns=0),
-        "_clients": SimpleNamespace(waiting=False),
-        "_done": SimpleNamespace(done=lambda: False),
-        "_deadline": lambda: 1 << 62,
-        "_serve": lambda _turn: None,
-    }
-    for name, value in about.items():
-        monkeypatch.setattr(busy, name, value, raising=False)
+    trusting = SimpleNamespace(woke=lambda now, planned: away.append(now - planned))
+    busy = serving(trusting, lambda *_: SimpleNamespace(want=Want.CLIENT, now=next(clock)), began_ns=0)
     while next(clock) < 4 * S:
         assert busy._rounds(), "there is more"
     assert len(away) > 100 and max(away) < PAUSE_NS // 10, max(away)
@@ -56,19 +63,9 @@ def test_a_callback_of_the_loop_is_bounded_with_what_c_has_done_in_it(called: bo
         return SimpleNamespace(want=Want.CLIENT, now=clock[0])
 
     monkeypatch.setattr(module, "now_ns", lambda: clock[0])
-    serving = Runtime.__new__(Runtime)
-    about = {
-        "_trusting": None,
-        "_dp": SimpleNamespace(turn=turn, planned_ns=S, began_ns=S if called else 0),
-        "_clients": SimpleNamespace(waiting=False),
-        "_done": SimpleNamespace(done=lambda: False),
-        "_deadline": lambda: 1 << 62,
-        "_serve": lambda _turn: None,
-    }
-    for name, value in about.items():
-        monkeypatch.setattr(serving, name, value, raising=False)
+    runtime = serving(None, turn, began_ns=S if called else 0)
     clock[0] += 5 * MS if called else 0
-    assert serving._rounds(), "there is more"
+    assert runtime._rounds(), "there is more"
     assert made[-1][0] - S <= ROUNDS_NS + MS // 4, made
     assert {until for _, until in made} == {S + ROUNDS_NS if called else 0}
 

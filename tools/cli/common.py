@@ -207,11 +207,11 @@ def lacking(package: str | None, wanted: str, command: str = "") -> Failure:
     return Failure(f"needs {package}: {how}", UNSUPPORTED, command)
 
 
-def lacking_extra(error: ImportError, command: str) -> Failure:
-    """What of ``zenjun[spark]`` is not there. Raises the error itself if it is a piece of zenjun."""
+def lacking_extra(error: ImportError, command: str, extra: str = EXTRA) -> Failure:
+    """What of ``zenjun[spark]``, or of another extra, is not there. Raises the error itself if it is a piece of zenjun."""
     if (error.name or "").startswith("zenjun"):
         raise error
-    return lacking(error.name, EXTRA, command)
+    return lacking(error.name, extra, command)
 
 
 def plural(n: int, word: str) -> str:

@@ -13,7 +13,7 @@ import click
 from ...daemon import config as options
 from ...daemon.client import ClientError
 from ...daemon.config.options import LINKS_MAX
-from ...daemon.corosync.conf import MESSAGE_BYTES, Conf, check, load, path_of
+from ...daemon.corosync.conf import MESSAGE_BYTES, Conf, check, load, path_of, ring_of
 from ...daemon.corosync.ipc import SERVICES, owner
 from ...daemon.terminal import json_text
 from ...proto.service.corosync.messages import GROUP
@@ -322,8 +322,7 @@ def _is_on(crypto: str) -> bool:
 
 def _rings(conf: Conf) -> int:
     """How many the nodes have addresses of."""
-    found = {key for node in conf.nodes for key in node.values if key.startswith("ring") and key.endswith("_addr")}
-    return max([1, *(int(key[4:-5]) + 1 for key in found if key[4:-5].isdigit())])
+    return max([1, *(ring + 1 for node in conf.nodes for key in node.values if (ring := ring_of(key)) is not None)])
 
 
 def _differs(conf: Conf) -> list[str]:

@@ -14,13 +14,15 @@ import click
 from ...daemon.database import errors
 from ...daemon.database.wire import PIECE_BYTES, SOCKET, SOCKET_ENV, to_text
 from ...daemon.jsonframes import Frame
-from .common import FAILED, NO_SERVICE, UNREACHABLE, USAGE, Failure, lacking, socket_option_of
+from .common import FAILED, NO_SERVICE, UNREACHABLE, USAGE, Failure, lacking_extra, socket_option_of
 
 if TYPE_CHECKING:
     from ...daemon.database.driver import Connection
     from ...daemon.database.driver.service import Service
 
 F = TypeVar("F", bound=Callable[..., Any])
+DB_EXTRA: Final = "zenjun[db]"
+"""What brings apsw."""
 CODES: Final = "Exit codes: 0 done · 1 refused · 2 usage · 3 no process · 5 no quorum, or not decided (docs/cli.md)."
 
 database_option = socket_option_of(
@@ -63,9 +65,7 @@ def connected(name: str, path: str | None, timeout: float) -> Iterator[Connectio
     try:
         from ...daemon.database.driver import connect
     except ImportError as error:
-        if (error.name or "").startswith("zenjun"):
-            raise
-        raise lacking(error.name, "zenjun[db]", "db") from None
+        raise lacking_extra(error, "db", DB_EXTRA) from None
     with failures("db"):
         connection = connect(name, socket=path, timeout=timeout, autocommit=True)
         try:
@@ -80,9 +80,7 @@ def asking(path: str | None, timeout: float) -> Iterator[Service]:
     try:
         from ...daemon.database.driver.service import Service
     except ImportError as error:
-        if (error.name or "").startswith("zenjun"):
-            raise
-        raise lacking(error.name, "zenjun[db]", "db") from None
+        raise lacking_extra(error, "db", DB_EXTRA) from None
     with failures("db"), closing(Service(path, timeout=timeout)) as service:
         yield service
 
@@ -98,7 +96,7 @@ def upload(service: Service, file: Path, timeout: float) -> None:
     try:
         import apsw
     except ImportError as error:
-        raise lacking(error.name, "zenjun[db]", "db") from None
+        raise lacking_extra(error, "db", DB_EXTRA) from None
     with tempfile.TemporaryDirectory(prefix="zenjun-") as folder:
         copy = Path(folder) / "copy.db"
         try:
