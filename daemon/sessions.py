@@ -211,13 +211,11 @@ class Sessions:
                 self._dp.client_put(connection.slot, Frame.DONE, body=DONE.struct.pack(*info.done), urgent=urgent)
                 self._dp.client_remove(connection.slot, hard=False, linger_ns=BYE_LINGER_NS)
                 self._forget(connection, "bye")
-        if not any(c.bye for c in self.connections.by_slot.values()):
-            self._want_ack(False)
 
     @property
     def waiting(self) -> bool:
         """Whether ``after_turn`` has something to come back for."""
-        return self._services.waiting or any(c.bye for c in self.connections.by_slot.values())
+        return self._services.waiting or self._says_goodbye()
 
     @property
     def awaits_hello(self) -> bool:
@@ -416,7 +414,7 @@ class Sessions:
 
     def _on_bye(self, connection: Connection) -> None:
         connection.bye = True
-        self._want_ack(True)
+        self._ask_acks()
         self._groups.leave_all(connection)
 
     def _on_end(self, connection: Connection, error: int, now: int) -> None:
@@ -446,8 +444,17 @@ class Sessions:
         self._dp.client_cut_off(connection.slot, LAST_WORDS_NS)
         self._forget(connection, code)
 
+    def _says_goodbye(self) -> bool:
+        return any(c.bye for c in self.connections.by_slot.values())
+
+    def _ask_acks(self) -> None:
+        """DONE waits for level ack of what the program sent; when the last such program has gone, however it went, nobody here
+        waits any more: asked for on, each message would cost the cluster two further confirmations."""
+        self._want_ack(self._says_goodbye())
+
     def _forget(self, connection: Connection, why: str) -> None:
         self.connections.remove(connection)
+        self._ask_acks()
         self._services.forget(connection, death=why != "bye")
 
     def status(self) -> list[dict[str, object]]:
