@@ -39,7 +39,8 @@ def fill(group: SyncGroup, size: int, count: int) -> None:
 
 
 class FakeDaemon:
-    """Serves one socket. ``deaf``: acts like a stopped process; ``hold``: sends are not done."""
+    """Serves one socket. ``deaf``: acts like a stopped process; ``deaf_to``: does not read the connections of these programs, as
+    one whose window is full; ``hold``: sends are not done."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,6 +52,7 @@ class FakeDaemon:
         self.clock = 0
         self.hold = False
         self.deaf = False
+        self.deaf_to: set[str] = set()
         self.refuse: tuple[str, str] | None = None
         self.received: list[tuple[int, int, int, bytes]] = []
         self.status: dict[str, Any] = {"version": "0", "station": 1}
@@ -101,7 +103,7 @@ class FakeDaemon:
             while True:
                 size, kind, flags, handle = struct.unpack("<IBBH", await reader.readexactly(8))
                 body = await reader.readexactly(size)
-                while self.deaf:
+                while self.deaf or c.name in self.deaf_to:
                     await asyncio.sleep(0.005)
                 if not self._frame(c, kind, flags, handle, body):
                     break
@@ -183,6 +185,8 @@ class FakeDaemon:
                     self.orders[group] = order
                 self.groups[group].append(c)
                 self._view(group, [c], [], "join")
+        elif kind == 3 and handle not in c.handles:
+            self.error(c, "bad-handle", handle)
         elif kind == 3:
             self._leave(c, handle, "leave")
         elif kind == 4:

@@ -221,6 +221,43 @@ def test_refused_joins_and_messages(c: Link, fake: FakeThread) -> None:
     assert fake.daemon.clients[c.welcome.client].sends == 3
 
 
+def test_a_join_that_is_refused_after_it_was_left(c: Link) -> None:
+    """Both are refused, the LEAVE because there is no such handle. It can be used again: more are joined than there are handles."""
+    for _ in range(1100):
+        h = c.join("refused")
+        assert c.lib.zenjun_leave(c.z, h) == 0
+        for code in ("name-collision", "bad-handle"):
+            item = c.until("REFUSED")
+            assert (item.handle, c.library.text(item.refusal.code)) == (h, code)
+    g = c.joined("g")
+    c.wait_sent(c.send(g, b"x"))
+    assert c.message() == b"x"
+
+
+def test_a_limit_of_nothing_is_refused(c: Link) -> None:
+    """With it no call would ever read, or send."""
+    for setting in (c.lib.ZENJUN_INBOX_MAX, c.lib.ZENJUN_OUTPUT_MAX):
+        assert c.lib.zenjun_set(c.z, setting, 0) == c.lib.ZENJUN_E_INVALID
+        assert c.lib.zenjun_set(c.z, setting, 1) == 0
+    c.joined("g")
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_items_that_grow_do_not_add_up(c: Link, fake: FakeThread) -> None:
+    """What an item is made of has the room of the largest one, not of all that were larger than those before."""
+    before = 0
+    for k in range(60):
+        size = (1 << 20) + (k << 14)
+        fake.call(lambda size=size: fake.daemon.event(event="closed", instance=7, reason="r" * size, station=2))
+        assert len(c.library.text(c.until("EVENT").event.reason)) == size
+        before = before or resident()
+    assert resident() - before < 40 << 20, "about 2 MiB are in use"
+
+
 def test_a_handle_that_only_sends_and_one_that_hears_nothing(library: Library, fake: FakeThread) -> None:
     with link(library, fake.daemon.path) as a, link(library, fake.daemon.path) as b:
         g = a.joined("open", flags=a.lib.ZENJUN_OPEN | a.lib.ZENJUN_DISCARD)
@@ -424,21 +461,33 @@ def test_why_the_daemon_closes(c: Link, fake: FakeThread) -> None:
 
 
 def test_in_a_forked_child(c: Link) -> None:
+    """No call does anything there: also not what needs no socket, an item that is here, a message that is queued."""
     g = c.joined("g")
+    c.wait_sent(c.send(g, b"before"), 2)
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             lib = c.lib
             forked = lib.ZENJUN_E_FORKED
-            ok = lib.zenjun_step(c.z) == forked and lib.zenjun_wait_sent(c.z, c.send(g, b"x"), 0, 0) == forked
-            ok = ok and lib.zenjun_leave(c.z, g) == forked and lib.zenjun_close(c.z, 1000) == forked
-            code = 0 if ok else 2
+            item, vector = c.ffi.new("const struct zenjun_item **"), c.ffi.new("struct iovec[1]")
+            said = [
+                lib.zenjun_next(c.z, item),
+                lib.zenjun_recv(c.z, item, 0),
+                lib.zenjun_send(c.z, g, vector, 1, 0, c.ffi.NULL),
+                lib.zenjun_wait_sent(c.z, 1, 0, 0),
+                lib.zenjun_wait(c.z, 0),
+                lib.zenjun_wait_joined(c.z, g, 0),
+                lib.zenjun_step(c.z),
+                lib.zenjun_leave(c.z, g),
+                lib.zenjun_close(c.z, 1000),
+            ]
+            code = 0 if said == [forked] * len(said) else 2
         finally:
             os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
     c.wait_sent(c.send(g, b"mine"))
-    assert c.message() == b"mine"
+    assert [c.message(), c.message()] == [b"before", b"mine"]
 
 
 def test_a_signal_ends_a_wait(c: Link) -> None:

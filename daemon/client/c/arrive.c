@@ -164,6 +164,11 @@ static int on_event(struct zenjun *z, const uint8_t *body, size_t size)
     return 0;
 }
 
+static int is_refused_join(const struct handle *h)
+{
+    return h->state == HANDLE_JOINING || (h->state == HANDLE_LEAVING && !h->entered);
+}
+
 static int on_error(struct zenjun *z, unsigned flags, uint32_t handle, const uint8_t *body, size_t size)
 {
     struct zenjun_refusal *r = &z->arriving.refusal;
@@ -178,9 +183,13 @@ static int on_error(struct zenjun *z, unsigned flags, uint32_t handle, const uin
             zjc_end(z, r->error, NULL);
         return 0;
     }
-    if (handle < HANDLES && z->handles[handle].state == HANDLE_JOINING && !r->number) {
-        z->handles[handle].state = HANDLE_GONE;
-        z->handles[handle].error = r->error;
+    if (handle < HANDLES && !r->number && is_refused_join(&z->handles[handle])) {
+        struct handle *h = &z->handles[handle];
+
+        /* Behind the refusal of a join that was left comes that of the LEAVE, which finds no group. */
+        if (h->state == HANDLE_JOINING || h->error)
+            h->state = HANDLE_GONE;
+        h->error = h->error ? h->error : r->error;
     } else if (r->number) {
         return on_refused(z, r->number, r->error);
     }

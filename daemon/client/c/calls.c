@@ -205,6 +205,8 @@ int zenjun_wait_joined(struct zenjun *z, uint32_t handle, int ms)
 
     if (handle >= HANDLES || z->handles[handle].state == HANDLE_FREE)
         return ZENJUN_E_BAD_HANDLE;
+    if (zjc_forked(z))
+        return ZENJUN_E_FORKED;
     for (;;) {
         const struct handle *h = &z->handles[handle];
         int error;
@@ -258,7 +260,7 @@ static int queue(struct zenjun *z, uint32_t handle, const struct iovec *parts, i
     const unsigned type = listed ? DP_F_SEND_TO : DP_F_SEND;
     const unsigned flags = level < 0 ? 0u : (unsigned)level | DP_SEND_NOTIFY;
     uint64_t size = 0;
-    int error = may_put(z);
+    int error = zjc_forked(z) ? ZENJUN_E_FORKED : may_put(z);
 
     if (error == ZENJUN_E_AGAIN && z->welcomed) { /* perhaps the socket takes some by now */
         error = zjc_usable(z);
@@ -344,6 +346,8 @@ int zenjun_wait_sent(struct zenjun *z, uint64_t number, int level, int ms)
 
     if (number < 1 || number > z->sent || level < ZENJUN_SENT || level >= ZENJUN_LEVELS)
         return ZENJUN_E_INVALID;
+    if (zjc_forked(z))
+        return ZENJUN_E_FORKED;
     for (;;) {
         int error = fate(z, number, level);
 
@@ -366,6 +370,8 @@ int zenjun_wait(struct zenjun *z, int ms)
     const int welcomed = z->welcomed;
     int64_t end = zjc_until(ms);
 
+    if (zjc_forked(z))
+        return ZENJUN_E_FORKED;
     for (;;) {
         int error;
 

@@ -61,6 +61,7 @@ struct parts {
 struct zenjun {
     int fd;
     pid_t owner;
+    const volatile uint8_t *here; /* 1; in a child of fork() 0. NULL: the kernel does not do that, and getpid() is asked */
     int ended;          /* why the connection has ended */
     int fatal;          /* why it will: what the daemon has said before it closes */
     int closing;        /* BYE is sent: what comes is dropped */
@@ -120,6 +121,8 @@ static inline size_t pending(const struct buffer *b) { return b->to - b->from; }
 void zjc_end(struct zenjun *z, int error, const char *text);
 /* Set the reason that the program is told. */
 void zjc_say(struct zenjun *z, const char *text);
+/* Whether this is a child of the process that has opened the connection. */
+int zjc_forked(const struct zenjun *z);
 /* 0, FORKED, or why the connection has ended. */
 int zjc_usable(const struct zenjun *z);
 /* Write what the socket takes now. */

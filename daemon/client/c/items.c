@@ -73,7 +73,7 @@ static int refusal(struct zenjun *z, const uint8_t *p, uint32_t size)
     z->item.refusal = r;
     z->item.handle = handle;
     z->item.context = handle < HANDLES ? z->handles[handle].context : NULL;
-    if (handle < HANDLES && z->handles[handle].error && !r->number)
+    if (handle < HANDLES && z->handles[handle].error && z->handles[handle].state == HANDLE_GONE && !r->number)
         release(&z->handles[handle]);
     return 1;
 }
@@ -127,6 +127,8 @@ static int control(struct zenjun *z, const uint8_t *p, uint32_t size)
 int zenjun_next(struct zenjun *z, const struct zenjun_item **item)
 {
     *item = NULL;
+    if (zjc_forked(z))
+        return ZENJUN_E_FORKED;
     while (z->in.from < z->seen) {
         const uint8_t *p = z->in.bytes + z->in.from;
         const uint32_t size = frame_size(p), handle = frame_handle(p);

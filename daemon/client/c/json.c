@@ -42,7 +42,8 @@ void *zjc_take(struct arena *a, size_t size)
         return NULL;
     size = (size + ALIGNMENT - 1u) / ALIGNMENT * ALIGNMENT;
     if (!a->now || a->now->size - a->used < size) {
-        struct chunk *next = another(a, size > CHUNK_BYTES ? size : CHUNK_BYTES);
+        const size_t least = a->whole > CHUNK_BYTES ? a->whole : CHUNK_BYTES;
+        struct chunk *next = another(a, size > least ? size : least);
 
         if (!next)
             return NULL;
@@ -55,22 +56,33 @@ void *zjc_take(struct arena *a, size_t size)
     return found;
 }
 
+static size_t drop(struct arena *a)
+{
+    struct chunk *c = a->first;
+    size_t whole = 0;
+
+    while (c) {
+        struct chunk *next = c->next;
+
+        whole += c->size;
+        free(c);
+        c = next;
+    }
+    a->first = NULL;
+    return whole;
+}
+
 void zjc_reset(struct arena *a)
 {
+    if (a->first && a->first->next) /* one piece from now on: a chain would grow by each item that is larger than those before */
+        a->whole = drop(a);
     a->now = NULL;
     a->used = 0;
 }
 
 void zjc_free(struct arena *a)
 {
-    struct chunk *c = a->first;
-
-    while (c) {
-        struct chunk *next = c->next;
-
-        free(c);
-        c = next;
-    }
+    drop(a);
     memset(a, 0, sizeof *a);
 }
 

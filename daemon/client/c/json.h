@@ -10,6 +10,7 @@ struct chunk;
 struct arena {
     struct chunk *first, *now;
     size_t used; /* bytes of `now` */
+    size_t whole; /* of all pieces together, when there were several: the next one is as large */
 };
 
 /* So many bytes, zeroed, aligned for any struct of the library; NULL: no memory. They stay where they are until the reset. */

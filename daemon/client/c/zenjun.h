@@ -292,7 +292,7 @@ ZENJUN_PUBLIC int zenjun_connect(const char *socket, const char *name, int patie
  * What has not been taken is dropped. 0: it has confirmed. NULL is closed already. */
 ZENJUN_PUBLIC int zenjun_close(struct zenjun *z, int ms);
 
-/* Change a limit. INVALID for an unknown one. */
+/* Change a limit. INVALID for an unknown one, and for 0. */
 ZENJUN_PUBLIC int zenjun_set(struct zenjun *z, int setting, uint64_t value);
 
 /* NULL before it has come; the same pointer from then on. */
