@@ -23,7 +23,7 @@ from ...proto.wire import STATIONS_MAX
 from ..config import ConfigError
 from ..config.options import LINKS_MAX
 from ..config.source import Problem
-from .maps import STRING, U8, U16, U32, U64, Type, Value
+from .maps import STRING, U8, U16, U32, U64, VALUE_MAX, Type, Value, is_name
 
 PATH: Final = Path("/etc/corosync/corosync.conf")
 PATH_ENV: Final = "COROSYNC_MAIN_CONFIG_FILE"
@@ -204,7 +204,10 @@ class Conf:
         return next(node for node in self.nodes if node.station == station)
 
     def keys(self) -> Iterator[tuple[str, Value]]:
-        """What libcmap shows of it."""
+        """What libcmap shows of it, as far as a key can be named so: programs have buffers for the longest name and value."""
+        return ((name, value) for name, value in self._keys() if is_name(name.encode()) and len(value.data) <= VALUE_MAX)
+
+    def _keys(self) -> Iterator[tuple[str, Value]]:
         for position, node in enumerate(self.nodes):
             for line in node.values.values():
                 yield f"nodelist.node.{position}.{line.key}", _value(f"node.{line.key}", line.value)
@@ -214,7 +217,7 @@ class Conf:
                 continue
             if x.sections == ("totem", "interface"):
                 yield f"totem.interface.{self._link(x)}.{x.key}", _value(f"interface.{x.key}", x.value)
-            elif 3 <= len(path) <= 255:
+            else:
                 yield path, _value(path, x.value)
         for uid in sorted(self.uids):
             yield f"uidgid.config.uid.{uid}", U8.pack(1)
@@ -312,6 +315,9 @@ def _nodes(lines: list[Line]) -> list[Node]:
 
 def _user(x: Line, uids: set[int], gids: set[int], problems: list[Problem]) -> None:
     """A line of a section ``uidgid``: a name or a number."""
+    if x.value.isdigit() and (said := _no_number(x.value, U32_MAX)):
+        problems.append(Problem(x.number, f"{x.key}: {said}"))
+        return
     try:
         if x.key == "uid":
             uids.add(int(x.value) if x.value.isdigit() else pwd.getpwnam(x.value).pw_uid)
@@ -319,7 +325,7 @@ def _user(x: Line, uids: set[int], gids: set[int], problems: list[Problem]) -> N
             gids.add(int(x.value) if x.value.isdigit() else grp.getgrnam(x.value).gr_gid)
         else:
             problems.append(Problem(x.number, f"expected uid or gid, not {x.key!r}"))
-    except KeyError:
+    except (KeyError, ValueError):  # the latter for a zero byte
         problems.append(Problem(x.number, f"there is no {'user' if x.key == 'uid' else 'group'} {x.value!r}"))
 
 

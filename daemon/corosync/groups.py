@@ -6,13 +6,15 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from ...proto.service.corosync.cpg import State
 from ...proto.service.corosync.messages import Part
 from ...proto.service.corosync.results import Address, Code, Confchg
 from .codec import Request, addresses
-from .mapped import FILES_MAX, MappedError, MappedFile
+from .mapped import FILES_MAX, MappedError, MappedFile, files_max
 from .programs import Host, Program, bytes_of, number_of
 
 INITIAL: Final = 1
@@ -57,6 +59,8 @@ class Groups:
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self.files, self.files_max = 0, files_max()
+        """Files for messages, of all programs."""
 
     def opened(self, program: Program) -> None:
         self.host.standin.cpg.open(program.number)
@@ -64,6 +68,7 @@ class Groups:
     def closed(self, program: Program) -> None:
         for file in program.mapped.values():
             file.close()
+        self.files -= len(program.mapped)
         self.host.apply(self.host.standin.cpg.close(program.number))
 
     def own(self, number: int) -> tuple[int, int] | None:
@@ -96,6 +101,7 @@ class Groups:
             file = program.mapped.pop(number_of(request, "number"), None)
             if file is not None:
                 file.close()
+                self.files -= 1
             host.answer(program, name, Code.OK if file is not None else Code.INVALID_PARAM)
         elif name == "mcast_mapped":
             self._mcast_mapped(program, number_of(request, "number"))
@@ -103,7 +109,7 @@ class Groups:
             host.answer(program, name)
 
     def _map(self, program: Program, path: bytes) -> Code:
-        if len(program.mapped) >= FILES_MAX:
+        if len(program.mapped) >= FILES_MAX or self.files >= self.files_max:
             return Code.NO_RESOURCES
         try:
             program.mapped[program.last + 1] = MappedFile(path, program.uid, program.last + 1)
@@ -112,6 +118,7 @@ class Groups:
             self.host.journal.event(logging.WARNING, "mapped", text, now=time.monotonic_ns())
             return Code.INVALID_PARAM
         program.last += 1
+        self.files += 1
         return Code.OK
 
     def _mcast_mapped(self, program: Program, number: int) -> None:
@@ -160,10 +167,10 @@ class Groups:
             host.answer(program, name, values={"group": group, "node": address.node, "pid": address.pid})
 
     def _found(self, kind: int, group: bytes) -> Iterator[tuple[bytes, Address]] | None:
-        """A copy as of this call."""
+        """As of this call. All iterations of that time share one copy: a program may have many."""
         everybody = self.host.standin.cpg.everybody()
         if kind == NAMES_ONLY:
-            return iter([(name, Address(0, 0)) for name in sorted({name for name, _ in everybody})])
+            return ((name, Address(0, 0)) for name, _ in groupby(everybody, key=itemgetter(0)))
         if kind == ONE_GROUP:
-            return iter([entry for entry in everybody if entry[0] == group])
+            return (entry for entry in everybody if entry[0] == group)
         return iter(everybody) if kind == ALL else None

@@ -9,7 +9,7 @@ from ...proto.service.corosync.results import Code
 from .codec import Request, map_changed
 from .codec import Value as Codec
 from .conf import Conf
-from .maps import STRING, U8, U32, U64, Map, Track, Value
+from .maps import STRING, U8, U32, U64, USERS, Map, Track, Value
 from .programs import TRACKERS_MAX, Host, Program, bytes_of, number_of
 
 
@@ -91,7 +91,7 @@ class Keys:
     def _track(self, program: Program, request: Request, key: bytes) -> None:
         host, name, values = self.host, request.name, self._map(program)
         if name == "track_add":
-            if len(program.trackers) >= TRACKERS_MAX:
+            if len(program.trackers) >= TRACKERS_MAX or not values.has_room:
                 host.answer(program, name, Code.NO_RESOURCES)
                 return
             instance = number_of(request, "instance")
@@ -160,7 +160,7 @@ def show_ring(conf: Conf, values: Map, before: Iterable[int], now: Iterable[int]
 def users(values: Map) -> tuple[list[int], list[int]]:
     """Who may connect, by the keys of uidgid: users, groups."""
     found: tuple[list[int], list[int]] = ([], [])
-    for key in values.below(b"uidgid."):
+    for key in values.below(USERS):
         *head, kind, number = key.decode().split(".")
         is_user = head in (["uidgid"], ["uidgid", "config"]) and kind in ("uid", "gid") and number.isdigit()
         if is_user and values.value(key.decode()) == 1 and int(number) < 1 << 32:

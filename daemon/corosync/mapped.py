@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import stat
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,19 @@ FOLDER: Final = b"/dev/shm/"
 DATA_MAX: Final = 1 << 20
 FILES_MAX: Final = 4096
 """Of a connection."""
+FILES_ALL: Final = 16_384
+"""Of all connections together, if the process may have as many descriptors."""
+DESCRIPTORS: Final = 2048
+"""For connections, those who have not said who they are, and the process itself: files leave so many, or three of four."""
+
+
+def files_max() -> int:
+    """Files of all connections together. Each is a descriptor: when there are none left nobody can connect, and the descriptor of
+    a service stays ready, so that the loop would go round without a rest."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY:
+        return FILES_ALL
+    return min(FILES_ALL, max(most - DESCRIPTORS, most // 4))
 
 
 class MappedError(Exception):

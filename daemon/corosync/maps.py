@@ -6,6 +6,7 @@ Names, types, bounds and the list of read-only keys are corosync's (cmap_keys.7,
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
@@ -16,7 +17,13 @@ from ...proto.service.corosync.results import Code
 KEY_MIN, KEY_MAX = 3, 255
 VALUE_MAX: Final = 16 << 10
 KEYS_MAX: Final = 100_000
-"""Of a map: what programs set is bounded."""
+VALUES_MAX: Final = 64 << 20
+"""Bytes of all values. Of a map: what programs set is bounded."""
+TRACKERS_ALL: Final = 2048
+"""Of a map. Whoever sets a key makes an event for each that wants to hear of it."""
+USERS: Final = b"uidgid."
+USERS_MAX: Final = 1024
+"""Keys below: who may connect is read from all of them after each change."""
 _NAME: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:")
 
 
@@ -84,6 +91,11 @@ class Tracker:
     flags: Track
     heard: Heard
 
+    @property
+    def place(self) -> tuple[bool, bytes]:
+        """Where it is looked for."""
+        return bool(self.flags & Track.PREFIX), self.key
+
 
 READ_ONLY: Final = (
     *(b"internal_configuration.", b"runtime.", b"uidgid.config.", b"system.", b"nodelist.", b"stats."),
@@ -108,8 +120,13 @@ class Map:
 
     def __init__(self) -> None:
         self._values: dict[bytes, Value] = {}
-        self._sorted: list[bytes] | None = None
+        self._sorted: list[bytes] = []
+        """Its keys."""
+        self._bytes = 0
+        """Of its values."""
         self._trackers: dict[int, Tracker] = {}
+        self._wanted: dict[tuple[bool, bytes], dict[int, Tracker]] = {}
+        """Trackers by PREFIX and key."""
         self._last = 0
 
     # ---- what the stand-in does
@@ -130,10 +147,15 @@ class Map:
         return found.data.partition(b"\0")[0].decode(errors="replace") if found.type is STRING else None
 
     def below(self, prefix: bytes) -> Iterator[bytes]:
-        """Keys that begin so, sorted; as of the first step."""
-        if self._sorted is None:
-            self._sorted = sorted(self._values)
-        return iter([key for key in self._sorted if key.startswith(prefix)])
+        """Keys that begin so, sorted, each as of its step."""
+        at = bisect_left(self._sorted, prefix)
+        while at < len(self._sorted) and (key := self._sorted[at]).startswith(prefix):
+            yield key
+            at = bisect_right(self._sorted, key)
+
+    def count(self, prefix: bytes) -> int:
+        """Keys that begin so."""
+        return bisect_left(self._sorted, prefix + b"\xff") - bisect_left(self._sorted, prefix)
 
     # ---- what programs do
 
@@ -145,7 +167,10 @@ class Map:
         value = _valid(kind, data)
         if value is None:
             return Code.INVALID_PARAM
-        if key not in self._values and len(self._values) >= KEYS_MAX:
+        old = self._values.get(key)
+        if old is None and (len(self._values) >= KEYS_MAX or (key.startswith(USERS) and self.count(USERS) >= USERS_MAX)):
+            return Code.NO_MEMORY
+        if self._bytes + len(value.data) - (len(old.data) if old else 0) > VALUES_MAX:
             return Code.NO_MEMORY
         self._store(key, value)
         return Code.OK
@@ -177,11 +202,21 @@ class Map:
         if flags & ~15 or not (is_name(key) or (flags & Track.PREFIX and (not key or _NAME.issuperset(key)))):
             return 0
         self._last += 1
-        self._trackers[self._last] = Tracker(key, Track(flags), heard)
+        tracker = self._trackers[self._last] = Tracker(key, Track(flags), heard)
+        self._wanted.setdefault(tracker.place, {})[self._last] = tracker
         return self._last
 
+    @property
+    def has_room(self) -> bool:
+        """One more tracker may be."""
+        return len(self._trackers) < TRACKERS_ALL
+
     def untrack(self, number: int) -> None:
-        self._trackers.pop(number, None)
+        tracker = self._trackers.pop(number, None)
+        if tracker is not None:
+            del self._wanted[tracker.place][number]
+            if not self._wanted[tracker.place]:
+                del self._wanted[tracker.place]
 
     # ---- changes
 
@@ -190,22 +225,26 @@ class Map:
         if old == value:
             return
         self._values[key] = value
+        self._bytes += len(value.data) - (len(old.data) if old else 0)
         if old is None:
-            self._sorted = None
+            insort(self._sorted, key)
         self._tell(key, Track.ADD if old is None else Track.MODIFY, value, old)
 
     def _remove(self, key: bytes) -> bool:
         old = self._values.pop(key, None)
         if old is None:
             return False
-        self._sorted = None
+        self._bytes -= len(old.data)
+        del self._sorted[bisect_left(self._sorted, key)]
         self._tell(key, Track.DELETE, None, old)
         return True
 
     def _tell(self, key: bytes, event: Track, new: Value | None, old: Value | None) -> None:
-        for tracker in list(self._trackers.values()):
-            is_his = key.startswith(tracker.key) if tracker.flags & Track.PREFIX else key == tracker.key
-            if is_his and tracker.flags & event:
+        wanted = dict(self._wanted.get((False, key), {}))
+        for end in range(len(key) + 1):
+            wanted |= self._wanted.get((True, key[:end]), {})
+        for _, tracker in sorted(wanted.items()):
+            if tracker.flags & event:
                 tracker.heard(key, event, new, old)
 
 

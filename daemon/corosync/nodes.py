@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import socket
 import struct
+import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -55,11 +58,33 @@ class Nodes:
         """Programs that are asked before an end."""
         self._shutdown: Shutdown | None = None
         self._addresses: dict[int, tuple[int, bytes]] = {}
+        self._resolving = 0
+        """How often that has been begun."""
         self.resolve()
 
     def resolve(self) -> None:
         """Take the nodelist's addresses. Names are resolved once, here."""
-        found = {node.id: packed(node.address) for node in self.host.conf.nodes}
+        self._take({node.id: packed(node.address) for node in self.host.conf.nodes})
+
+    def resolve_later(self) -> None:
+        """The same while programs are served: what resolves names may take longer than a node that hangs is given. Until it is
+        done the addresses of before are given."""
+        self._resolving += 1
+        number, nodes = self._resolving, [(node.id, node.address) for node in self.host.conf.nodes]
+        loop = asyncio.get_running_loop()
+
+        def resolve() -> None:
+            found = {node: packed(address) for node, address in nodes}
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._resolved, number, found)
+
+        threading.Thread(target=resolve, name=f"addresses of reload {number}", daemon=True).start()
+
+    def _resolved(self, number: int, found: dict[int, tuple[int, bytes] | None]) -> None:
+        if number == self._resolving:
+            self._take(found)
+
+    def _take(self, found: dict[int, tuple[int, bytes] | None]) -> None:
         for node, address in found.items():
             if address is None:
                 self.host.journal.warning("address", f"the address of node {node} cannot be resolved")
@@ -85,7 +110,7 @@ class Nodes:
             self._answer_status(program, number_of(request, "node"), number_of(request, "version"))
         elif name == "ring_status":
             own = host.conf.node_of(host.station).address.encode()
-            text = (b"0 " + own).ljust(128, b"\0").ljust(LINKS_MAX * 128, b"\0") + b"OK".ljust(LINKS_MAX * 512, b"\0")
+            text = (b"0 " + own)[:127].ljust(128, b"\0").ljust(LINKS_MAX * 128, b"\0") + b"OK".ljust(LINKS_MAX * 512, b"\0")
             host.answer(program, name, values={"count": 1}, tail=text)
         elif name == "kill_node":
             host.apply(standin.kill(program.number, number_of(request, "node"), bytes_of(request, "reason").rstrip(b"\0")))

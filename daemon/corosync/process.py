@@ -29,7 +29,7 @@ from .conf import MESSAGE_BYTES, Conf, check, load
 from .groups import Groups, pieces
 from .ipc import SERVICES, TEXTS, Asked, Ended, Opened, Reason, Refused, Said, Server
 from .keys import Keys
-from .maps import STRING, U32, U64, Map, Track
+from .maps import STRING, U32, U64, USERS, Map, Track
 from .maps import Value as MapValue
 from .nodes import Nodes
 from .order import Order
@@ -114,7 +114,9 @@ class Process:
         self._alarm: asyncio.TimerHandle | None = None
         self._due: int | None = None
         self._why_alone = "starting"
-        self.maps[0].track(b"uidgid.", int(Track.ADD | Track.MODIFY | Track.DELETE | Track.PREFIX), lambda *_: self._allow())
+        self._users_changed = False
+        any_change = int(Track.ADD | Track.MODIFY | Track.DELETE | Track.PREFIX)
+        self.maps[0].track(USERS, any_change, lambda *_: setattr(self, "_users_changed", True))
 
     @property
     def station(self) -> int:
@@ -165,6 +167,8 @@ class Process:
         self._show_ring()
         self._set_alarm()
         self._resume()
+        if self._users_changed:
+            self._allow()
 
     def _set_alarm(self) -> None:
         due = self.standin.ring.next_deadline_ns()
@@ -390,6 +394,8 @@ class Process:
             self._resume()
             self._show_ring()
             self._set_alarm()
+            if self._users_changed:
+                self._allow()
 
     def _ended(self, item: Ended) -> None:
         program = self.programs.pop(item.connection, None)
@@ -467,6 +473,8 @@ class Process:
                 self.server.pause(number, False)
 
     def _allow(self) -> None:
+        """Who may connect from here on. Once for all that has changed: the next program is let in by a later turn."""
+        self._users_changed = False
         self.server.allow(*keys.users(self.maps[0]))
 
     # ---- configuration, statistics
@@ -493,7 +501,7 @@ class Process:
         keys.configure(conf, values, self.station)
         for service in self.services.values():
             if isinstance(service, Nodes):
-                service.resolve()
+                service.resolve_later()
         self.journal.info("reload", f"{conf.path} was read again")
 
     def measure(self) -> None:

@@ -18,7 +18,7 @@ from .maps import Map
 
 ITERATIONS_MAX: Final = 64
 """Of a connection, under way."""
-TRACKERS_MAX: Final = 1024
+TRACKERS_MAX: Final = 128
 """Of a connection to cmap."""
 
 

@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -222,7 +223,7 @@ def test_refused_joins_and_messages(c: Link, fake: FakeThread) -> None:
 
 
 def test_a_join_that_is_refused_after_it_was_left(c: Link) -> None:
-    """Both are refused, the LEAVE because there is no such handle. It can be used again: more are joined than there are handles."""
+    """Both are refused, the LEAVE because there is no such handle, which can be used again: there are fewer than this joins."""
     for _ in range(1100):
         h = c.join("refused")
         assert c.lib.zenjun_leave(c.z, h) == 0
@@ -252,7 +253,7 @@ def test_items_that_grow_do_not_add_up(c: Link, fake: FakeThread) -> None:
     before = 0
     for k in range(60):
         size = (1 << 20) + (k << 14)
-        fake.call(lambda size=size: fake.daemon.event(event="closed", instance=7, reason="r" * size, station=2))
+        fake.call(partial(fake.daemon.event, event="closed", instance=7, reason="r" * size, station=2))
         assert len(c.library.text(c.until("EVENT").event.reason)) == size
         before = before or resident()
     assert resident() - before < 40 << 20, "about 2 MiB are in use"

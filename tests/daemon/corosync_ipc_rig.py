@@ -2,8 +2,8 @@
 
 A child serves; this process is the program. Requests: id 1 is answered by itself; 2 asks for events (number, size); 3 has no
 answer; 4 stops reading this connection until another one sends 5; 6 has the head of its messages to a process group, which come
-back as events of node 7, three times, or go to zenjund; 9 asks zenjund something, and has how often that was heard. What the
-server says of connections comes through a pipe.
+back as events of node 7, three times, or go to zenjund; 9 asks zenjund something, and has how often that was heard; 11 has how
+much of requests a turn has read at most. What the server says of connections comes through a pipe.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ QUEUE: Final = 4 << 20
 WAIT_S: Final = 30.0
 PLACE: Final = struct.Struct("<QHHBBH")
 """zenjund's, before a message of a group."""
+WATCH: Final = "zenjun-corosync-watch"
+"""The name of the connection on which zenjund is asked."""
 A_LIST: Final = b"\1\3a list"
 OTHER: Final = 12345
 """A user and a group that is not root."""
@@ -72,6 +74,8 @@ ffi: Any = FFI()
 routes: dict[int, bytes] = {}
 """By connection, in the serving child."""
 me: list[Source] = []
+most = [0]
+"""Bytes of requests that one turn has read, at most; in the serving child."""
 qb: Any = None
 """libqb's client, in the process of a case only."""
 
@@ -91,7 +95,9 @@ def serve(said: int, allowed: list[int], path: str) -> None:
     held: list[Said] = []
     while True:
         poll.poll()
-        for item in server.turn():
+        items = server.turn()
+        most[0] = max(most[0], sum(len(item.message) for item in items if isinstance(item, Asked)))
+        for item in items:
             match item:
                 case Asked():
                     answer(server, item, stopped)
@@ -192,6 +198,8 @@ def answer(server: Server, item: Asked, stopped: list[int]) -> None:
     elif number == 9:
         server.ask("g")
         server.answer(item.connection, item.message[: HEAD.size] + struct.pack("<Q", server.heard))
+    elif number == 11:
+        server.answer(item.connection, item.message[: HEAD.size] + struct.pack("<Q", most[0]))
     elif number == 5:
         for connection in stopped:
             server.pause(connection, False)
@@ -280,6 +288,45 @@ def queue(rig: Rig) -> None:
         rig.wait_for("ended", "cpg", "QUEUE")
         data = message(1, b"12345678")
         assert ask(other, data) == data
+
+
+def queues(rig: Rig) -> None:
+    """What waits for all programs together is bounded, too: the one that has left the most is ended, and the others get all."""
+    buffer = ffi.new("char[]", 4096)
+    with contextlib.ExitStack() as held:
+        first = held.enter_context(connected("cfg"))
+        others = [held.enter_context(connected("quorum")) for _ in range(5)]
+        assert ask(first, message(2, struct.pack("<II", 4600, 1024)))
+        for c in others:
+            assert ask(c, message(2, struct.pack("<II", 4000, 1024)))
+        rig.wait_for("ended", "cfg", "QUEUE")
+        for c in others:
+            for k in range(4000):
+                assert qb.qb_ipcc_event_recv(c, buffer, 4096, int(WAIT_S * 1000)) == 1024
+                assert EVENT.unpack_from(ffi.buffer(buffer, 1024))[3] == k
+        assert [line for line in rig.said if line[0] == "ended"] == [["ended", "cfg", "QUEUE"]]
+
+
+def turns(rig: Rig) -> None:
+    """Large requests of many programs at once are read a part in each turn, and nobody is left out."""
+    large = message(1, bytes(BUFFER - 4096 - HEAD.size))
+    with contextlib.ExitStack() as held:
+        programs = [held.enter_context(connected("cmap")) for _ in range(20)]
+        rig.wait_for("opened", "cmap")
+        assert ask(programs[0], message(11, bytes(8)))
+        os.kill(rig.pid, signal.SIGSTOP)
+        for c in programs:
+            assert qb.qb_ipcc_send(c, large, len(large)) == len(large)
+        os.kill(rig.pid, signal.SIGCONT)
+        buffer = ffi.new("char[]", BUFFER)
+        for c in programs:
+            assert qb.qb_ipcc_recv(c, buffer, BUFFER, int(WAIT_S * 1000)) == len(large)
+        together = int.from_bytes(ask(programs[0], message(11, bytes(8)))[HEAD.size :], "little")
+        assert BUFFER // 2 < together <= 9 * BUFFER, together
+    with connected("cmap", 4 * BUFFER) as c:
+        data = message(1, bytes(3 * BUFFER))
+        assert qb.qb_ipcc_send(c, data, len(data)) == len(data)
+        rig.wait_for("ended", "cmap", "BROKEN")
 
 
 def hostile(rig: Rig) -> None:
@@ -435,6 +482,51 @@ def order(rig: Rig) -> None:
     rig.wait_for("happened", LOST)
 
 
+def heard(c: Any) -> int:
+    """Have the server ask zenjund; how often it has heard it so far."""
+    return int.from_bytes(ask(c, message(9, bytes(8)))[HEAD.size :], "little")
+
+
+def until_heard(c: Any, more: int) -> None:
+    """zenjund is heard so many times more."""
+    before, deadline = heard(c), time.monotonic() + WAIT_S
+    while heard(c) < before + more:
+        assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {more} answers of zenjund"
+        time.sleep(0.001)
+
+
+def asked(rig: Rig) -> None:
+    """Rule Y21. A zenjund that does not read messages, for a member that has died holds its window, answers what it is asked: by
+    a connection of its own. One that reads and delivers messages, and does not answer, is not heard by being asked."""
+    fake = rig.fake
+    assert fake is not None
+
+    def deaf_to(*names: str) -> None:
+        fake.call(lambda: setattr(fake.daemon, "deaf_to", set(names)))
+
+    rig.wait_for("view", 1)
+    process, buffer, sent = Process(b"g", os.getpid()), ffi.new("char[]", 1 << 16), 0
+    with connected("cpg") as c, connected("cmap") as other:
+        assert ask(c, message(6, mcast_head(process)))
+        until_heard(other, 1)
+        deaf_to("rig")
+        request = mcast(8000, bytes(8000))
+        while sent < 400 and qb.qb_ipcc_send(c, request, len(request)) == len(request):
+            sent += 1
+        until_heard(other, 3)
+        assert qb.qb_ipcc_event_recv(c, buffer, 1 << 16, 0) < 0, "it was heard by its messages"
+        deaf_to(WATCH)
+        for _ in range(sent):
+            assert qb.qb_ipcc_event_recv(c, buffer, 1 << 16, int(WAIT_S * 1000)) > 0
+        before = [heard(other) for _ in range(10)]
+        assert len(set(before[2:])) == 1, "what it had answered before is read by then"
+        deaf_to()
+        until_heard(other, 2)
+        (watch,) = [one for one in fake.daemon.clients.values() if one.name == WATCH]
+        fake.call(watch.writer.close)
+        until_heard(other, 3)  # its end is a word of it, and there is a new one
+
+
 def to(fake: FakeThread) -> tuple[Any, int, int, int]:
     """For ``FakeDaemon.frame``: a message to the first program's first group."""
     client = next(iter(fake.daemon.clients.values()))
@@ -500,7 +592,24 @@ def taken(rig: Rig) -> None:
 
 
 CASES: Final[dict[str, Callable[[Rig], None]]] = {
-    case.__name__: case for case in (echo, events, queue, hostile, greedy, pause, halfway, strangers, group, order, rights, taken)
+    case.__name__: case
+    for case in (
+        echo,
+        events,
+        queue,
+        queues,
+        turns,
+        hostile,
+        greedy,
+        pause,
+        halfway,
+        strangers,
+        group,
+        order,
+        asked,
+        rights,
+        taken,
+    )
 }
 
 
@@ -510,7 +619,7 @@ def main() -> None:
     qb = ffi.dlopen("libqb.so.100")
     with contextlib.ExitStack() as held:
         fake = None
-        if sys.argv[1] == order.__name__:
+        if sys.argv[1] in (order.__name__, asked.__name__):
             fake = held.enter_context(fake_daemon(Path(held.enter_context(tempfile.TemporaryDirectory()))))
         case(CASES[sys.argv[1]], Rig([OTHER], fake))
 

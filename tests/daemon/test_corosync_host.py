@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import Queue
+from threading import Event
 from unittest.mock import Mock
 
 import pytest
 from zenjun.daemon.config import ConfigError
 from zenjun.daemon.corosync import keys
-from zenjun.daemon.corosync.codec import refusal
+from zenjun.daemon.corosync.codec import Request, refusal
 from zenjun.daemon.corosync.conf import MESSAGE_BYTES, check, load
-from zenjun.daemon.corosync.groups import LIST_MAX, pieces
+from zenjun.daemon.corosync.groups import LIST_MAX, NAMES_ONLY, ONE_GROUP, Groups, pieces
 from zenjun.daemon.corosync.ipc import Welcomed
-from zenjun.daemon.corosync.mapped import DATA_MAX, FOLDER, MappedError, MappedFile
-from zenjun.daemon.corosync.maps import STRING, U8, U32, Map, Track, Type, Value
+from zenjun.daemon.corosync.mapped import DATA_MAX, FOLDER, MappedError, MappedFile, files_max
+from zenjun.daemon.corosync.maps import STRING, U8, U32, VALUE_MAX, Map, Track, Type, Value
+from zenjun.daemon.corosync.nodes import Nodes
 from zenjun.daemon.corosync.order import LOOKS, Order
 from zenjun.daemon.corosync.past import Past, PastError
 from zenjun.daemon.corosync.process import is_silent, patience_s
+from zenjun.daemon.corosync.programs import Program
 from zenjun.daemon.corosync.table import MAPPED_DATA, MAPPED_LENGTH
-from zenjun.proto.service.corosync.messages import VERSION, Reason
-from zenjun.proto.service.corosync.results import Address, Code, Confchg
+from zenjun.proto.service.corosync.cpg import Cpg
+from zenjun.proto.service.corosync.messages import VERSION, Process, Reason
+from zenjun.proto.service.corosync.results import Address, Code, Confchg, Members
 
 from ..rules import rule
 
@@ -116,6 +123,9 @@ def test_a_folder_beside_it_names_users(tmp_path: Path) -> None:
         ("quorum {", "quorum {\n  device {\n    model: net\n  }", "15: quorum.device is not supported here"),
         ("alone_after_ms: 250", "alone_after_ms: -1", "21: alone_after_ms: expected a number"),
         ("uid: 1001", "uid: no such user", "17: there is no user 'no such user'"),
+        ("uid: 1001", "uid: a\0b", "17: there is no user 'a\\x00b'"),
+        ("uid: 1001", f"uid: {2**32}", f"17: uid: expected at most {2**32 - 1}"),
+        ("gid: 1002", "gid: ²", "18: gid: expected a number, not '²'"),
         ("version: 2", "version 2", "3: expected 'key: value', 'section {' or '}'"),
         ("nodelist {", "}\nnodelist {", "23: a closing brace without an opening one"),
         ("nodelist {", "nodelist {\n{", "section 'nodelist' is not closed"),
@@ -126,6 +136,16 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, old: str, new: str
     with pytest.raises(ConfigError) as error:
         load(written(tmp_path, GOOD.replace(old, new)))
     assert said in str(error.value)
+
+
+def test_keys_that_no_program_could_take_are_left_out(tmp_path: Path) -> None:
+    """libcmap copies names and values into buffers of the largest size."""
+    more = f"cluster_name: lab\n  {'k' * 300}: 1\n  two words: 2\n  large: {'x' * VALUE_MAX}\n  right: {'x' * 1000}\n"
+    node = f"    nodeid: 7\n    {'n' * 300}: 3\n"
+    text = GOOD.replace("cluster_name: lab\n", more).replace("    nodeid: 7\n", node)
+    found = dict(load(written(tmp_path, text)).keys())
+    assert "totem.right" in found and "totem.large" not in found and "totem.two words" not in found
+    assert max(map(len, found)) < 256 and "nodelist.node.1.nodeid" in found
 
 
 def test_what_does_not_fit_zenjund(tmp_path: Path) -> None:
@@ -188,6 +208,123 @@ def test_numbers_wrap_and_trackers_hear_of_what_they_want() -> None:
     assert values.delete(b"a.number") is Code.OK
     assert heard == [(b"a.number", Track.ADD), (b"a.number", Track.DELETE)]
     assert values.track(b"", 7, lambda *_: None) == 0, "all keys, without the flag for it"
+
+
+def test_what_programs_set_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys, the bytes of their values, those that name users, and who wants to hear of changes."""
+    monkeypatch.setattr("zenjun.daemon.corosync.maps.VALUES_MAX", 3 * VALUE_MAX)
+    monkeypatch.setattr("zenjun.daemon.corosync.maps.USERS_MAX", 2)
+    monkeypatch.setattr("zenjun.daemon.corosync.maps.TRACKERS_ALL", 3)
+    values, large = Map(), bytes(VALUE_MAX)
+    keys_of = [b"large.%d" % k for k in range(4)]
+    assert [values.set(key, Type.BINARY, large) for key in keys_of] == [Code.OK] * 3 + [Code.NO_MEMORY]
+    assert values.set(keys_of[0], Type.BINARY, large[1:] + b"x") is Code.OK, "in place of another one"
+    assert values.set(keys_of[0], Type.BINARY, b"") is Code.OK
+    assert values.set(keys_of[3], Type.BINARY, large) is Code.OK
+    assert values.delete(keys_of[3]) is Code.OK and values.delete(keys_of[3]) is Code.NOT_EXIST
+    assert [values.set(b"uidgid.gid.%d" % k, Type.U8, b"\1") for k in range(3)] == [Code.OK, Code.OK, Code.NO_MEMORY]
+    assert values.set(b"uidgid.gid.1", Type.U8, b"\0") is Code.OK
+    numbers = [values.track(b"large.1", 7, lambda *_: None) for _ in range(3)]
+    assert not values.has_room
+    values.untrack(numbers[1])
+    values.untrack(numbers[1])
+    assert values.has_room
+
+
+def test_keys_are_listed_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An iteration keeps no copy of the keys, which may be a hundred thousand: what comes or goes in front of it counts."""
+    values = Map()
+    for name in (b"b.2", b"a.1", b"b.1", b"c.1", b"b.3"):
+        values.set(name, Type.U8, b"\1")
+    over = values.below(b"b.")
+    assert next(over) == b"b.1"
+    values.delete(b"b.1")
+    values.delete(b"b.2")
+    values.set(b"b.25", Type.U8, b"\1")
+    assert list(over) == [b"b.25", b"b.3"] and list(values.below(b"")) == [b"a.1", b"b.25", b"b.3", b"c.1"]
+    assert (values.count(b"b."), values.count(b"x"), values.count(b"")) == (2, 0, 4)
+    heard = list[int]()
+    for number, (key, flags) in enumerate(((b"b.", 15), (b"b.25", 7), (b"", 15), (b"c.", 15), (b"b.25", 1), (b"b.25", 15))):
+        values.track(key, flags, lambda *_, number=number: heard.append(number))
+    values.set(b"b.25", Type.U8, b"\2")
+    assert heard == [0, 1, 2, 5], "in the order in which they came"
+
+
+def test_iterations_of_one_time_share_what_they_list() -> None:
+    """A program may have many, of a thousand processes each."""
+    ring = Mock(id=(1, 1), members=(1,), table={1: {Process(b"b", 7), Process(b"a", 9)}, 2: {Process(b"a", 8)}}, node=1)
+    cpg = Cpg(ring)
+    first = cpg.everybody()
+    assert first == ((b"a", Address(1, 9)), (b"a", Address(2, 8)), (b"b", Address(1, 7))) and cpg.everybody() is first
+    service = Groups(Mock(**{"standin.cpg": cpg}))
+    names = service._found(NAMES_ONLY, b"")
+    assert names is not None
+    ring.table[2].clear()
+    list(cpg.on_members(Members(b"a", (), (), ())))
+    assert [name for name, _ in names] == [b"a", b"b"], "as of its beginning"
+    one = service._found(ONE_GROUP, b"a")
+    assert one is not None and list(one) == [(b"a", Address(1, 9))]
+    assert service._found(99, b"") is None
+
+
+@pytest.mark.parametrize(("limit", "files"), [(1024, 256), (4096, 2048), (524_288, 16_384), (-1, 16_384)])
+def test_files_leave_descriptors_for_connections(monkeypatch: pytest.MonkeyPatch, limit: int, files: int) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (limit, limit))
+    assert files_max() == files
+
+
+def test_files_of_all_programs_are_bounded(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has many connections uses up no more descriptors than one."""
+    monkeypatch.setattr("zenjun.daemon.corosync.groups.files_max", lambda: 3)
+    host = Mock()
+    service, programs = Groups(host), [Program(k, "cpg", 1, os.getuid()) for k in (1, 2)]
+
+    def given(program: Program, name: str, **values: int | bytes) -> Code:
+        shared.write_bytes(bytes(4096))
+        service.asked(program, Request(name, values))
+        code = host.answer.call_args.args[2]
+        assert isinstance(code, Code)
+        return code
+
+    path = os.fsencode(shared)
+    assert [given(programs[k % 2], "map", path=path) for k in range(4)] == [Code.OK] * 3 + [Code.NO_RESOURCES]
+    assert given(programs[0], "unmap", number=99) is Code.INVALID_PARAM
+    assert given(programs[0], "map", path=path) is Code.NO_RESOURCES
+    assert given(programs[0], "unmap", number=1) is Code.OK
+    assert [given(programs[1], "map", path=path) for _ in range(2)] == [Code.OK, Code.NO_RESOURCES]
+    service.closed(programs[1])
+    assert [given(programs[0], "map", path=path) for _ in range(3)] == [Code.OK, Code.OK, Code.NO_RESOURCES]
+    service.closed(programs[0])
+
+
+def test_a_reload_does_not_wait_for_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What resolves them may hang for longer than a stand-in may. The addresses of before are given meanwhile, and the last
+    reload decides, whichever ends first."""
+    asked, release = Queue[str](), {name: Event() for name in ("one", "two")}
+
+    def resolve(name: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        asked.put(name)
+        assert release[name].wait(60)
+        return [(2, 2, 0, "", (f"10.0.0.{len(name)}{name.count('w')}", 0))]
+
+    monkeypatch.setattr("socket.getaddrinfo", resolve)
+    host = Mock(**{"conf.nodes": [Mock(id=1, address="10.0.0.1")]})
+
+    async def run() -> None:
+        nodes = Nodes(host)
+        for name in ("one", "two"):
+            host.conf.nodes = [Mock(id=1, address=name)]
+            nodes.resolve_later()
+            assert await asyncio.to_thread(asked.get, timeout=60) == name
+        assert nodes._addresses == {1: (2, bytes([10, 0, 0, 1]))}
+        for name in ("two", "one"):
+            release[name].set()
+            while any(thread.name == f"addresses of reload {1 + (name == 'two')}" for thread in threading.enumerate()):
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
+        assert nodes._addresses == {1: (2, bytes([10, 0, 0, 31]))}
+
+    asyncio.run(asyncio.wait_for(run(), 120))
 
 
 def addresses(count: int, node: int, reason: Reason = Reason.NONE) -> tuple[Address, ...]:

@@ -147,10 +147,10 @@ def same_mounts(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def standins(stations: int, *, quorum: str = "", ids: Sequence[int] = ()) -> Iterator[StandIns]:
+def standins(stations: int, *, quorum: str = "", ids: Sequence[int] = (), fail_timeout_ms: int = 1000) -> Iterator[StandIns]:
     """A lab whose stations are in one ring."""
     corosyncs.folder()
-    with cluster(stations, options={"cluster": {"fail_timeout_ms": 1000}}) as lab:
+    with cluster(stations, options={"cluster": {"fail_timeout_ms": fail_timeout_ms}}) as lab:
         up = StandIns(lab, quorum)
         try:
             for number in ids or lab.stations:

@@ -1,8 +1,10 @@
-"""corosync's own test programs, unchanged, at three nodes: ``python -m tests.e2e.corosync_programs FOLDER [STACK]``, by hand.
+"""corosync's own test programs, unchanged, at three nodes, by hand.
+
+    python -m tests.e2e.corosync_programs FOLDER [STACK] [PROGRAM…]
 
 FOLDER: the source of corosync 3.1.7 (``apt-get source corosync``); its ``test/*.c`` are built here on Debian's libraries, with
-the headers of libqb and zlib. STACK: ``zenjun`` (default) or ``corosync``. Prints what each program has said at its end, and what
-is wrong. Exit code 1: something is.
+the headers of libqb and zlib. STACK: ``zenjun`` (default) or ``corosync``. PROGRAM: only these. Prints what each program has said
+at its end, and what is wrong. Exit code 1: something is.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ RUNS: Final = (
     Run("cpgverify", lambda said: said.code == 0 and "incorrect" not in said.text, "-i 300", ALL),
     Run("cpgbound", lambda said: said.code is None and "failed" not in said.text, limit_s=10),
     Run("cpghum", ended, "-f --flood-start=64 --flood-mult=8 --flood-max=256K -a", (1,)),
-    Run("cpghum", ended, "-d 10 -r 300 -w 1000 -a", ALL),
+    Run("cpghum", ended, "-d 10 -r 3 -p 5 -w 1000 -a", ALL),
     Run("cpgbench", ended),
     Run("cpgbenchzc", ended),
     Run("stress_cpgfdget", passes),
@@ -115,12 +117,14 @@ def play(up: Cluster, folder: Path, run: Run) -> list[Said]:
     ]
 
 
-def main(source: Path, stack: Stack) -> int:
+def main(source: Path, stack: Stack, programs: list[str]) -> int:
     wrong = 0
     with nodes_of(3, stack, pacemaker=False, options={"fail_timeout_ms": 2000}) as up:
         build(source, up.lab.directory / "programs")
         wait_for(lambda: all("Nodes:            3" in up.run(node, "corosync-quorumtool").stdout for node in ALL), "a ring")
         for run in RUNS:
+            if programs and run.program not in programs:
+                continue
             began = time.monotonic()
             found = play(up, up.lab.directory / "programs", run)
             good = all(map(run.good, found))
@@ -136,4 +140,6 @@ def main(source: Path, stack: Stack) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).resolve(), "corosync" if sys.argv[2:] == ["corosync"] else "zenjun"))
+    folder, *words = sys.argv[1:]
+    which: Stack = "corosync" if words[:1] == ["corosync"] else "zenjun"
+    sys.exit(main(Path(folder).resolve(), which, [word for word in words if word not in ("zenjun", "corosync")]))

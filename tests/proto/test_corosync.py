@@ -680,5 +680,5 @@ def test_the_ring_is_told_to_who_joins_if_it_wants_to_know() -> None:
     c.run()
     kinds = [type(e) for e in c.told[1][-3:]]
     assert kinds == [Answer, Confchg, Totem] and c.heard(1, Totem)[-1] == Totem(1, c.nodes[1].ring.id, (1, 2))
-    assert cpg.everybody() == [(GROUP, Address(1, 7))]
+    assert cpg.everybody() == ((GROUP, Address(1, 7)),)
     assert isinstance(c.nodes[1].ring.id, RingId)

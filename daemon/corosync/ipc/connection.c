@@ -36,13 +36,21 @@ static struct ipc_connection *free_slot(struct ipc *s) {
     return NULL;
 }
 
-void ipc_connection_free(struct ipc *s, uint32_t slot) {
-    struct ipc_connection *k = &s->connections[slot];
+/* What a program has not taken. */
+static void drop_waiting(struct ipc *s, struct ipc_connection *k) {
     while (k->first) {
         struct ipc_waiting *next = k->first->next;
         free(k->first);
         k->first = next;
     }
+    k->last = &k->first;
+    s->waiting_bytes -= k->waiting_bytes;
+    k->waiting_bytes = 0;
+}
+
+void ipc_connection_free(struct ipc *s, uint32_t slot) {
+    struct ipc_connection *k = &s->connections[slot];
+    drop_waiting(s, k);
     *k = (struct ipc_connection){0};
 }
 
@@ -72,7 +80,8 @@ static int32_t on_accept(void *c, uid_t uid, gid_t gid) {
     struct ipc_item *item = k ? ipc_item_new(s, IPC_OPENED) : NULL;
     if (!item)
         return refuse(s, c, IPC_TOO_MANY, uid, gid, -EMFILE);
-    s->serial++;
+    if (!(++s->serial << SLOT_BITS)) /* no connection has the number 0 */
+        s->serial++;
     uint32_t slot = (uint32_t)(k - s->connections);
     *k = (struct ipc_connection){.c = c, .number = s->serial << SLOT_BITS | slot, .service = s->qb.service(c), .asked = s->clears};
     k->last = &k->first;
@@ -117,7 +126,7 @@ static int32_t on_process(void *c, void *data, size_t size) {
         return 0;
     struct ipc_item *item = NULL;
     uint8_t *bytes = NULL;
-    if (size >= HEAD_MIN && most > 0 && size <= (size_t)most && (bytes = ipc_bytes_new(s, (uint32_t)size)))
+    if (size >= HEAD_MIN && size <= REQUEST_MAX && most > 0 && size <= (size_t)most && (bytes = ipc_bytes_new(s, (uint32_t)size)))
         item = ipc_item_new(s, IPC_REQUEST);
     if (!item) {
         ipc_connection_break(s, k);
@@ -137,6 +146,7 @@ const struct ipc_hands ipc_hands = {on_accept, on_created, on_process, on_closed
 static void end(struct ipc *s, struct ipc_connection *k, int reason) {
     k->reason = reason;
     k->ending = true;
+    drop_waiting(s, k);
     s->qb.disconnect(k->c); /* calls on_closed(), here or later */
 }
 
@@ -152,10 +162,25 @@ int ipc_answer(struct ipc *s, uint32_t connection, const void *data, uint32_t si
 
 static bool has_no_room(ssize_t sent) { return sent == -EAGAIN || sent == -ENOBUFS || sent == -ETIMEDOUT; }
 
+static struct ipc_connection *fullest(struct ipc *s) {
+    struct ipc_connection *most = NULL;
+    for (uint32_t slot = 0; slot < IPC_CONNECTIONS_MAX; slot++)
+        if (s->connections[slot].c && s->connections[slot].waiting_bytes > (most ? most->waiting_bytes : 0))
+            most = &s->connections[slot];
+    return most;
+}
+
+/* Where all that waits is too much, the program that has left the most makes room: not the one whose event it happens to be. */
 static int keep(struct ipc *s, struct ipc_connection *k, const struct iovec parts[2]) {
     size_t size = parts[0].iov_len + parts[1].iov_len;
     if (k->waiting_bytes + size > s->queue_bytes_max)
         return -ENOSPC;
+    while (s->waiting_bytes + size > QUEUES * s->queue_bytes_max) {
+        struct ipc_connection *most = fullest(s);
+        if (!most || most == k)
+            return -ENOSPC;
+        end(s, most, IPC_QUEUE);
+    }
     struct ipc_waiting *w = malloc(sizeof *w + size);
     if (!w)
         return -ENOMEM;
@@ -165,6 +190,7 @@ static int keep(struct ipc *s, struct ipc_connection *k, const struct iovec part
         memcpy(w->data + parts[0].iov_len, parts[1].iov_base, parts[1].iov_len);
     *k->last = w, k->last = &w->next;
     k->waiting_bytes += size;
+    s->waiting_bytes += size;
     ipc_alarm(s);
     return 0;
 }
@@ -211,6 +237,7 @@ static void flush_one(struct ipc *s, struct ipc_connection *k) {
         if (!k->first)
             k->last = &k->first;
         k->waiting_bytes -= w->size;
+        s->waiting_bytes -= w->size;
         free(w);
     }
 }

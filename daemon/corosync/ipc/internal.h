@@ -43,6 +43,9 @@ struct zenjun_item;
 #define MARK_PACE (UINT64_MAX - 3)
 #define MARK_ORDER (UINT64_MAX - 4)
 
+#define QUEUES 4 /* queues of queue_bytes_max that all programs' events may fill together */
+#define REQUEST_MAX (2u << 20) /* no library sends more than 1 MiB at once */
+#define TURN_BYTES (8u << 20) /* that all programs together are read in a turn, and what the last of them has sent */
 #define BYTES_KEPT (4u << 20) /* of the buffer for requests, between turns */
 
 typedef void (*ipc_job_fn)(void *data);
@@ -170,6 +173,7 @@ struct ipc {
     int wake, alarm, pace;
     bool paced; /* programs are not read */
     uint64_t queue_bytes_max;
+    uint64_t waiting_bytes; /* of all connections */
     uint32_t *uids, *gids;
     int uids_count, gids_count;
     struct ipc_job *jobs;
@@ -184,6 +188,7 @@ struct ipc {
     bool broken; /* a connection is to be ended */
     bool starting; /* a service */
     uint32_t handshakes, handshakes_ever;
+    uint32_t first; /* where the next turn begins among those that are ready */
     uint64_t processed; /* requests that libqb has passed on */
     uint64_t clears;
     uint32_t said_bytes; /* of messages to process groups, in this turn */

@@ -355,9 +355,10 @@ static void serve_ready(struct ipc *s, const struct epoll_event *e) {
 
 static void serve_programs(struct ipc *s) {
     struct epoll_event ready[EVENTS_MAX];
-    int count = epoll_wait(s->poll, ready, EVENTS_MAX, 0);
-    for (int k = 0; k < count; k++)
-        serve_ready(s, &ready[k]);
+    int count = epoll_wait(s->poll, ready, EVENTS_MAX, 0), k = 0;
+    for (; k < count && s->bytes_count < TURN_BYTES; k++)
+        serve_ready(s, &ready[(s->first + (uint32_t)k) % (uint32_t)count]);
+    s->first += (uint32_t)k; /* those who are left out come first */
 }
 
 /* Read programs, or do not, for PACE_NS at most. */

@@ -36,7 +36,7 @@ enum ipc_reason {
     IPC_RIGHTS = 1,     /* neither root nor in the lists */
     IPC_TOO_MANY = 2,   /* IPC_CONNECTIONS_MAX, or no memory */
     IPC_BUFFER = 3,     /* it wants a buffer above IPC_BUFFER_MAX */
-    IPC_QUEUE = 4,      /* its events exceed queue_bytes_max */
+    IPC_QUEUE = 4,      /* its events exceed queue_bytes_max, or all together four times that, and it has the most */
     IPC_BROKEN = 5,     /* a message that is none, or it does not take its answers */
     IPC_ENDED = 6       /* ipc_end() */
 };
@@ -87,7 +87,7 @@ void ipc_clear(struct ipc *s);
 int ipc_answer(struct ipc *s, uint32_t connection, const void *data, uint32_t size);
 
 /* The same event to several connections. What has no room waits, in its order. Numbers of connections that have ended are left out; a
- * connection whose events exceed queue_bytes_max is ended. */
+ * connection whose events exceed queue_bytes_max is ended; the one with the most, if all together exceed four times that. */
 void ipc_event(struct ipc *s, const uint32_t *connections, int count, const void *data, uint32_t size);
 
 /* Stop or start reading a program's requests: while stopped, the program's buffer fills, and its library says so. */

@@ -221,8 +221,9 @@ void ipc_order_ask(struct ipc *s, const char *group) {
     while ((found = zenjun_next(o->asking, &i)) > 0)
         if (i->kind == ZENJUN_REPLY || i->kind == ZENJUN_REFUSED)
             o->asked = false, s->heard++;
-    if (error || found < 0) {
+    if (error || found < 0) { /* zenjund has ended it, or refuses it, so it is there: that it has died the other connection tells */
         end_asking(o);
+        s->heard++;
         return;
     }
     if (zenjun_welcome(o->asking) && !o->asked && !zenjun_members(o->asking, group, NULL))

@@ -95,6 +95,8 @@ class Cpg:
         self.handles: dict[int, Handle] = {}
         self.going: set[Process] = set()
         """Local processes whose connection is lost, and whose PROCLEAVE has no place yet."""
+        self._everybody: tuple[tuple[bytes, Address], ...] | None = None
+        """What ``everybody`` gives, until a group changes."""
         self.unsent = 0
         """Messages of handles that were in no group: not sent, as corosync does."""
 
@@ -229,15 +231,18 @@ class Cpg:
         self.room.add(handle.number, MESSAGE_BYTES + len(message.data))
         return [Answer(handle.number, Code.OK), *self.ring.submit(message)]
 
-    def everybody(self) -> list[tuple[bytes, Address]]:
+    def everybody(self) -> tuple[tuple[bytes, Address], ...]:
         """cpg_iteration: all groups and their members as of this call, sorted."""
-        table = self.ring.table
-        return sorted((p.group, Address(node, p.pid)) for node, processes in table.items() for p in processes)
+        if self._everybody is None:
+            table = self.ring.table.items()
+            self._everybody = tuple(sorted((p.group, Address(node, p.pid)) for node, processes in table for p in processes))
+        return self._everybody
 
     # ---- what the ring tells
 
     def on_members(self, change: Members) -> Iterator[Effect]:
         """A group has changed: those in it hear of it, and who has just come or gone."""
+        self._everybody = None
         self.going -= {Process(change.group, a.pid) for a in change.left if a.node == self.ring.node}
         for handle in list(self.handles.values()):
             if handle.process is None or handle.process.group != change.group:
