@@ -36,8 +36,9 @@ FRAME_HEAD_BYTES: Final = 24
 """Of a page in the WAL."""
 CHUNK_BYTES: Final = 256 * 1024
 PATIENCE_S: Final = 5.0
-STEP_PAGES: Final = 256
-"""Pages that are copied at once for another site."""
+STEP_PAGES: Final = 2048
+"""Pages that are copied at once for another site. After each step the thread waits for the interpreter, up to 5 ms where the
+loop is busy."""
 _ENTRY: Final = struct.Struct(f"!QQ{DIGEST_BYTES}s16sI")
 _OF_ROWS: Final = re.compile(
     r"NULL value in |\S+ value in |CHECK constraint failed in |malformed inverted index |unable to validate |fts5: |In RTree "
@@ -100,6 +101,19 @@ class FileRows(SqliteRows):
                     self._tend()
         except OSError as error:
             raise RowsFailed(str(error)) from error
+
+    def backfill(self, syncing: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        """What takes long of ``tend``, in any thread, while commits go on: bring the WAL's frames into the file, as far as
+        readers permit. Raises RowsFailed."""
+        try:
+            other = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
+            with contextlib.closing(other):
+                other.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                other.pragma("schema_version")  # without a read it does not know that there is a WAL
+                with syncing(), contextlib.suppress(apsw.BusyError):
+                    other.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except (apsw.Error, OSError) as error:
+            raise RowsFailed(f"cannot checkpoint: {error}") from error
 
     def has_grown(self) -> bool:
         """There is something to ``tend``."""
@@ -197,8 +211,8 @@ class Frozen:
     def __init__(self, rows: FileRows, have: Position, state: bytes) -> None:
         """Pin a snapshot, in the thread of the applier. state: what belongs to the rows (``given``)."""
         self.have, self.state = have, state
-        self.answer = b""
-        """The other site's, to the last sums of pages."""
+        self.answers: dict[int, bytes] = {}
+        """The other site's to sums of pages, by the numbers of their pieces."""
         self.copied = rows.files.folder / f"{have.version}-{os.urandom(4).hex()}.part"
         """The file as of the snapshot, once ``copying`` has ended."""
         uri = f"file:{quote(str(rows.path))}?mode=ro"

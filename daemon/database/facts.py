@@ -37,7 +37,7 @@ def facts_of(site: Site, wal: Path | None) -> dict[str, Any]:
         "locks": len(shared.locks) if shared is not None else 0,
         "file_bytes": size_of(site.files.link),
         "wal_bytes": size_of(wal),
-        "sync_s": site.sync_seconds,
+        "sync_s": site.syncing.seconds,
         "transfer_bytes": site.receiving.came_bytes if site.receiving is not None else 0,
         "serving": len(site.sending),
         "dropped": sum(machine.dropped.values()) if machine is not None else 0,

@@ -23,7 +23,7 @@ from ...proto.service.database.machine import Given
 from ...proto.service.database.messages import DIGEST_BYTES, next_digest
 from ...proto.service.database.rows import RowsDamaged, RowsFailed, Verdict
 from .copy import CHUNK_BYTES, SPARE_BYTES, Entries, FileRows, Frozen, bases, install
-from .pages import Incoming, Offer, is_wanted, ranges
+from .pages import Incoming, Offer, ranges, wanted_of
 
 WINDOW: Final = 8
 ACK_S: Final = 20.0
@@ -65,29 +65,54 @@ class Piece(NamedTuple):
             return None
 
 
-def pieces_of(frozen: Frozen, to: Source, place: Place, message_max: int) -> Iterator[Piece]:
-    """All of them, one after another, as messages of at most *message_max* bytes. After one of the kind SUMS ``frozen.answer``
-    has to be the other site's answer to it. Reads the disk."""
+class Step(NamedTuple):
+    """What a donor does next: send a piece, and then wait."""
+
+    piece: Piece | None
+    """None: only wait."""
+    until: int
+    """The number of the piece that has to be acknowledged before the step after this one."""
+
+
+def steps_of(frozen: Frozen, to: Source, place: Place, message_max: int) -> Iterator[Step]:
+    """All of them, one after another, with messages of at most *message_max* bytes. ``frozen.answers`` has to have the answers of
+    the acknowledgements that are waited for. Reads the disk."""
     size = min(CHUNK_BYTES, message_max - _HEAD.size)
-    number = itertools.count()
+    numbers = itertools.count()
     hashed = blake2b(digest_size=DIGEST_BYTES)
+
+    def step(kind: Kind, data: bytes = b"", until: int = -1) -> Step:
+        number = next(numbers)
+        return Step(Piece(kind, to, place, number, data), max(until, number - WINDOW + 1))
+
     for data in _cut(frozen.state, size):
-        yield Piece(Kind.STATE, to, place, next(number), data)
+        yield step(Kind.STATE, data)
     if frozen.goes_on:
         for piece in frozen.entries():
             hashed.update(piece)
             for data in _cut(piece, size):
-                yield Piece(Kind.ENTRIES, to, place, next(number), data)
+                yield step(Kind.ENTRIES, data)
     else:
         for _ in frozen.copying(SPARE_BYTES):
-            yield Piece(Kind.STATE, to, place, next(number))  # it still comes
-        for offer, blocks in ranges(frozen.copied, size, hashed):
-            frozen.answer = b""
-            yield Piece(Kind.SUMS, to, place, next(number), offer.encode())
-            wanted = b"".join(block for i, block in enumerate(blocks) if is_wanted(frozen.answer, i))
-            for data in _cut(wanted, size):
-                yield Piece(Kind.PAGES, to, place, next(number), data)
-    yield Piece(Kind.END, to, place, next(number), hashed.digest())
+            yield step(Kind.STATE)  # it still comes
+        # The other site looks at a range while its next one is read here.
+        offered, before = -1, b""
+        for offer, data in ranges(frozen.copied, size, hashed):
+            one = step(Kind.SUMS, offer.encode(), offered)
+            yield one
+            for cut in _cut(_wanted(frozen, offered, before), size):
+                yield step(Kind.PAGES, cut)
+            assert one.piece is not None
+            offered, before = one.piece.number, data
+        yield Step(None, offered)
+        for cut in _cut(_wanted(frozen, offered, before), size):
+            yield step(Kind.PAGES, cut)
+    yield step(Kind.END, hashed.digest())
+
+
+def _wanted(frozen: Frozen, offered: int, data: bytes) -> bytes:
+    """Of a range, whose sums were in the piece of this number, what the other site has asked for."""
+    return wanted_of(frozen.answers.pop(offered, b""), data)
 
 
 def _cut(data: bytes, size: int) -> Iterator[bytes]:
@@ -107,20 +132,21 @@ class Sending:
 
     def on_ack(self, number: int, answer: bytes = b"") -> None:
         if answer:
-            self.frozen.answer = answer
+            self.frozen.answers[number] = answer
         self._acknowledged = max(self._acknowledged, number)
         self._heard.set()
 
     async def run(self) -> bool:
         """Send everything; whether the other site has acknowledged it all. Raises what SQLite and the disk raise."""
-        pieces = pieces_of(self.frozen, self.to, self.place, self.message_max)
+        steps = steps_of(self.frozen, self.to, self.place, self.message_max)
         last = -1
         try:
-            while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-                last = piece.number
-                self._send(piece.encode())
-                self.sent_bytes += len(piece.data)
-                if not await self._until(last if piece.kind is Kind.SUMS else last - WINDOW + 1):
+            while (step := await asyncio.to_thread(next, steps, None)) is not None:
+                if step.piece is not None:
+                    last = step.piece.number
+                    self._send(step.piece.encode())
+                    self.sent_bytes += len(step.piece.data)
+                if not await self._until(step.until):
                     return False
             return await self._until(last)
         finally:

@@ -2,8 +2,8 @@
 
 The donor sends a sum of each block of 4096 bytes, a page of SQLite, range by range. The site that gets the file looks for these
 blocks at the same places of the files that it has: its former copy, a damaged one, what came of a transfer that broke off. It
-answers with the blocks that it lacks. At the end a digest of the whole file is compared, so that an error in this costs a
-transfer and nothing else.
+answers with the blocks that it lacks. While these come, the sums of the next range are on their way, so that neither end waits
+for the other. At the end a digest of the whole file is compared, so that an error in this costs a transfer and nothing else.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from ...proto.service.database.messages import DIGEST_BYTES
+from . import vfs
 from .files import Files
+from .vfs import SUM_BYTES
 
 BLOCK_BYTES: Final = 4096
 RANGE_BLOCKS: Final = 2048
-"""Blocks whose sums are in one message: 8 MiB of the file, which is what both ends have in memory."""
-SUM_BYTES: Final = 8
-_HEAD: Final = struct.Struct("!QQ")
+"""Blocks whose sums are in one message: 8 MiB of the file."""
+RANGES_MAX: Final = 2
+"""Ranges under way, which is what both ends have in memory."""
+_HEAD: Final = struct.Struct("!QQQ")
 
 Read: TypeAlias = Callable[[int, int], bytes]
 """Reads (offset, size) of a file that is here; fewer bytes at its end."""
@@ -36,30 +39,34 @@ class Offer(NamedTuple):
     """Of the file, in bytes."""
     first: int
     """Number of the first block, from 0."""
-    sums: tuple[bytes, ...]
+    seed: int
+    """Of the sums."""
+    sums: bytes
+    """``SUM_BYTES`` for each block."""
+
+    @property
+    def blocks(self) -> int:
+        """How many there are."""
+        return len(self.sums) // SUM_BYTES
 
     def encode(self) -> bytes:
-        return _HEAD.pack(self.size, self.first) + b"".join(self.sums)
+        return _HEAD.pack(self.size, self.first, self.seed) + self.sums
 
     @classmethod
     def decode(cls, data: bytes) -> Offer:
         """Raises ValueError."""
         if len(data) < _HEAD.size or (len(data) - _HEAD.size) % SUM_BYTES:
             raise ValueError("sums of pages are cut")
-        size, first = _HEAD.unpack_from(data)
-        sums = tuple(data[at : at + SUM_BYTES] for at in range(_HEAD.size, len(data), SUM_BYTES))
-        if len(sums) > RANGE_BLOCKS or (first + len(sums)) * BLOCK_BYTES >= size + BLOCK_BYTES:
+        size, first, seed = _HEAD.unpack_from(data)
+        offer = cls(size, first, seed, data[_HEAD.size :])
+        if offer.blocks > RANGE_BLOCKS or (offer.first + offer.blocks) * BLOCK_BYTES >= offer.size + BLOCK_BYTES:
             raise ValueError("sums of pages that the file does not have")
-        return cls(size, first, sums)
+        return offer
 
 
-def block_sum(block: bytes | memoryview) -> bytes:
-    return blake2b(block, digest_size=SUM_BYTES).digest()
-
-
-def blocks_of(data: bytes) -> list[memoryview]:
-    view = memoryview(data)
-    return [view[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
+def sums_of(data: bytes, seed: int) -> bytes:
+    """Of all blocks, one after another."""
+    return vfs.block_sums(data, BLOCK_BYTES, seed)
 
 
 def is_wanted(answer: bytes, number: int) -> bool:
@@ -67,16 +74,31 @@ def is_wanted(answer: bytes, number: int) -> bool:
     return number // 8 >= len(answer) or bool(answer[number // 8] >> (number % 8) & 1)
 
 
-def ranges(path: Path, message_max: int, hashed: blake2b) -> Iterator[tuple[Offer, list[memoryview]]]:
-    """The ranges of a file, with their blocks. message_max: bytes of an encoded offer. hashed: gets all of the file."""
+def wanted_of(answer: bytes, data: bytes) -> bytes:
+    """The blocks of a range that the answer wants, one after another."""
+    view = memoryview(data)
+    starts = range(0, len(data), BLOCK_BYTES)
+    return b"".join([view[at : at + BLOCK_BYTES] for number, at in enumerate(starts) if is_wanted(answer, number)])
+
+
+def ranges(path: Path, message_max: int, hashed: blake2b) -> Iterator[tuple[Offer, bytes]]:
+    """The ranges of a file, with what they have. message_max: bytes of an encoded offer. hashed: gets all of the file."""
     number = max(1, min(RANGE_BLOCKS, (message_max - _HEAD.size) // SUM_BYTES))
-    size = path.stat().st_size
+    size, seed = path.stat().st_size, int.from_bytes(os.urandom(8), "big")
     with path.open("rb") as file:
         for first in range(0, -(-size // BLOCK_BYTES), number):
             data = file.read(number * BLOCK_BYTES)
             hashed.update(data)
-            blocks = blocks_of(data)
-            yield Offer(size, first, tuple(map(block_sum, blocks))), blocks
+            yield Offer(size, first, seed, sums_of(data, seed)), data
+
+
+class _Range:
+    """A range that has been offered, until all of it is here."""
+
+    def __init__(self, at: int, size: int) -> None:
+        self.at, self.size = at, size
+        self.wanted: deque[int] = deque()
+        """Offsets of the blocks that are still to come."""
 
 
 class Incoming:
@@ -95,56 +117,84 @@ class Incoming:
             self._rest_fd = os.open(self._rest, os.O_RDONLY | os.O_CLOEXEC)
             self._bases.append(lambda at, size: os.pread(self._rest_fd, size, at))
         self._fd = os.open(files.part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-        self._size = 0
-        self._wanted: deque[int] = deque()
+        self._size = self._end = 0
+        """Of the file, and of what has been offered of it."""
+        self._ranges: deque[_Range] = deque()
         self._data = bytearray()
+        self._hashed = blake2b(digest_size=DIGEST_BYTES)
 
     def offer(self, offer: Offer) -> bytes:
         """Take the blocks of a range that are here; the answer wants the others. Raises OSError, ValueError."""
-        if self._wanted or self._data:
+        if len(self._ranges) >= RANGES_MAX:
             raise ValueError("pages are missing")
+        at = offer.first * BLOCK_BYTES
+        if at != self._end:
+            raise ValueError("sums of pages that do not go on from the last ones")
         self._size = offer.size
-        at, size = offer.first * BLOCK_BYTES, len(offer.sums) * BLOCK_BYTES
-        here = [blocks_of(read(at, size)) for read in self._bases]
-        answer = bytearray(-(-len(offer.sums) // 8))
-        run: list[memoryview] = []
-        for number, wanted in enumerate(offer.sums):
-            block = next((b[number] for b in here if number < len(b) and block_sum(b[number]) == wanted), None)
-            if block is not None:
-                run.append(block)
+        size = min(offer.blocks * BLOCK_BYTES, offer.size - at)
+        self._end = at + size
+        made = _Range(at, size)
+        here = [(data, sums_of(data, offer.seed)) for data in (read(at, size) for read in self._bases)]
+        answer = self._take(offer, made, here)
+        self._ranges.append(made)
+        self._look()
+        return answer
+
+    def _take(self, offer: Offer, made: _Range, here: Sequence[tuple[bytes, bytes]]) -> bytes:
+        answer = bytearray(-(-offer.blocks // 8))
+        for data, sums in here:
+            if sums == offer.sums:
+                self._put(data, made.at)
+                return bytes(answer)
+        run: list[bytes] = []
+        for number in range(offer.blocks):
+            place = slice(number * SUM_BYTES, (number + 1) * SUM_BYTES)
+            wanted, start = offer.sums[place], number * BLOCK_BYTES
+            found = next((data for data, sums in here if sums[place] == wanted), None)
+            if found is not None:
+                run.append(found[start : start + BLOCK_BYTES])
                 continue
             answer[number // 8] |= 1 << (number % 8)
-            self._wanted.append(at + number * BLOCK_BYTES)
-            self._put(run, at + (number - len(run)) * BLOCK_BYTES)
-        self._put(run, at + (len(offer.sums) - len(run)) * BLOCK_BYTES)
+            made.wanted.append(made.at + start)
+            self._put(b"".join(run), made.at + start - len(run) * BLOCK_BYTES)
+            run.clear()
+        self._put(b"".join(run), made.at + (offer.blocks - len(run)) * BLOCK_BYTES)
         return bytes(answer)
 
-    def _put(self, run: list[memoryview], place: int) -> None:
+    def _put(self, data: bytes, at: int) -> None:
         """Blocks that are here, one after another."""
-        if run:
-            self.same_bytes += os.pwrite(self._fd, b"".join(run), place)
-            run.clear()
+        if data:
+            self.same_bytes += os.pwrite(self._fd, data, at)
 
     def add(self, data: bytes) -> None:
         """Blocks that were wanted, one after another, cut anywhere. Raises OSError, ValueError."""
         self._data += data
-        at = 0
-        while self._wanted and len(self._data) - at >= (size := min(BLOCK_BYTES, self._size - self._wanted[0])):
-            os.pwrite(self._fd, self._data[at : at + size], self._wanted.popleft())
-            at += size
-        del self._data[:at]
-        if not self._wanted and self._data:
+        taken = 0
+        for each in self._ranges:
+            while each.wanted and len(self._data) - taken >= (size := min(BLOCK_BYTES, self._size - each.wanted[0])):
+                os.pwrite(self._fd, self._data[taken : taken + size], each.wanted.popleft())
+                taken += size
+            if each.wanted:
+                break
+        del self._data[:taken]
+        self._look()
+        if not self._ranges and self._data:
             raise ValueError("pages that nobody wants")
+
+    def _look(self) -> None:
+        """Ranges that are whole are read again for the digest, and the disk begins with them: at the end all of it would take
+        long, and others that wait for the disk as well."""
+        while self._ranges and not self._ranges[0].wanted:
+            each = self._ranges.popleft()
+            self._hashed.update(os.pread(self._fd, each.size, each.at))
+            vfs.write_out(self._fd, each.at, each.size)
 
     def finish(self, digest: bytes) -> Path:
         """Compare the whole file with its digest. Raises OSError, ValueError."""
-        if self._wanted or self._data:
+        if self._ranges or self._data or self._end != self._size:
             raise ValueError("pages are missing")
         os.truncate(self._fd, self._size)
-        hashed = blake2b(digest_size=DIGEST_BYTES)
-        for at in range(0, self._size, RANGE_BLOCKS * BLOCK_BYTES):
-            hashed.update(os.pread(self._fd, RANGE_BLOCKS * BLOCK_BYTES, at))
-        if hashed.digest() != digest:
+        if self._hashed.digest() != digest:
             self._files.part.unlink()  # nothing of it is of use
             raise ValueError("the pages that came are not those that were sent")
         self.close()

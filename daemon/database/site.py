@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -27,7 +26,7 @@ from ..client import ClientError, Message, View
 from ..client.aio import Connection, Group
 from ..observe import Journal
 from .copy import SPARE_BYTES, CatalogueRows, FileRows, Frozen, open_copy, rewritten
-from .doubt import Doubt, Doubts, sync_file
+from .doubt import Doubt, Doubts
 from .facts import facts_of
 from .files import CATALOGUE, Files
 from .jobs import Changes, Jobs, together
@@ -35,6 +34,7 @@ from .keeping import STEP, CatchingUp, FileKept
 from .moving import Kind, Piece, Receiving, Sending
 from .outbox import Outbox
 from .scrubbing import Scrubs, Summing, pin
+from .syncing import Syncing
 from .waiting import NotHere, Waiting, undone
 from .walfile import ContentLost, write_again
 
@@ -88,8 +88,6 @@ class Site:
         """Called in the loop when the copy has another version, and when it begins to follow."""
         self.may_replace: Callable[[], bool] = lambda: True
         """It is known that a file of another database of this name is of no use any more."""
-        self.sync_seconds: float = 0.0
-        """How long the last sync took."""
         self.receiving: Receiving | None = None
         self.sending: dict[Source, Sending] = {}
         self.quorum: Callable[[], bool] = lambda: False
@@ -98,13 +96,11 @@ class Site:
         """Bytes that zenjund takes in one message."""
         self._rows: FileRows | None = None
         self._jobs = Jobs(f"db-{name}")
-        self._syncer = ThreadPoolExecutor(1, thread_name_prefix=f"sync-{name}")
         self.waiting = Waiting(self)
         self.scrubs = Scrubs(self, scrub_s)
+        self.syncing = Syncing(self)
         self._changes = Changes()
         self._unsaid: tuple[Position, bool] = (NOTHING, False)
-        self._said: tuple[int, int] = (0, 0)
-        self._to_sync = asyncio.Event()
         self._out = Outbox()
         self._pieces: deque[Piece] = deque()
         self._pumping = asyncio.Lock()
@@ -197,7 +193,7 @@ class Site:
         except RowsFailed as failure:
             raise SiteFailed(str(failure)) from failure
         self._out = Outbox()
-        self._said = (0, 0)
+        self.syncing.begin()
         self._failing.clear()
         self.step = "waiting for the others"
         groups: list[Group] = []
@@ -208,7 +204,7 @@ class Site:
             groups.append(group)
             await together(
                 self._read(group), self._read_pieces(beside), self._out.run(connection, group, beside), self._turns(),
-                self._sync(), self._until_failed(), first=SiteFailed,
+                self.syncing.run(), self._until_failed(), first=SiteFailed,
             )  # fmt: skip
         finally:
             await self._leave(groups)
@@ -251,8 +247,13 @@ class Site:
         if self._doubts is not None:
             self._doubts.close()
         self._jobs.close()
-        self._syncer.shutdown(wait=False)
+        self.syncing.close()
         self._changes.tell()
+
+    @property
+    def rows(self) -> FileRows | None:
+        """The copy that is open."""
+        return self._rows
 
     @property
     def is_free(self) -> bool:
@@ -397,7 +398,17 @@ class Site:
             return machine.fail(str(failure), is_damaged=isinstance(failure, RowsDamaged))
         return []
 
-    def _tend(self) -> list[Effect]:
+    async def _tend(self, rows: FileRows) -> None:
+        """Let the WAL begin again. Most of that is done beside the commits."""
+        try:
+            await asyncio.to_thread(rows.backfill, self.doubts.syncing)
+        except RowsFailed as failure:
+            if rows is self._rows and self.machine is not None:
+                await self.act(self.machine.fail, str(failure))
+            return
+        await self.act(self._restart_wal)
+
+    def _restart_wal(self) -> list[Effect]:
         machine, rows = self.machine, self._rows  # as of now: a job before this one may have put another copy in place
         if machine is None or rows is None:
             return []
@@ -413,13 +424,6 @@ class Site:
         except apsw.Error as error:
             self.journal.warning("freeze", f"database {self.name}: no snapshot for station {to[0]}: {error}")
             return []
-
-    def _say_synced(self, position: Position) -> list[Effect]:
-        machine = self.machine
-        if machine is None or machine.shared is None or machine.shared.epoch != position.epoch:
-            return []
-        self._said = position[:2]
-        return machine.on_synced(position.version)
 
     def _take_piece(self, piece: Piece) -> list[Effect]:
         machine, rows = self.machine, self._rows
@@ -501,8 +505,8 @@ class Site:
                 self._pieces.popleft()
                 if wanted is None or piece.place < wanted:
                     continue
-                self._piece_at = time.monotonic()
                 await self.act(self._take_piece, piece)
+                self._piece_at = time.monotonic()  # the last one takes long: all of the file is looked at
                 answer = self.receiving.answer if self.receiving is not None else b""
                 self._out.put_beside(Piece(Kind.ACK, piece.to, piece.place, piece.number, answer).encode())
 
@@ -558,8 +562,8 @@ class Site:
             if machine.wanted_from is not None:
                 self._piece_at = time.monotonic()
         self._catching_up.look()
-        if machine.shared is not None and self.position[:2] != self._said:
-            self._to_sync.set()
+        if machine.shared is not None:
+            self.syncing.look(self.position)
         (position, followed), self._unsaid = self._unsaid, (self.position, self.follows)
         if self.position != position:
             self._compared = (self._compared[0], time.monotonic())
@@ -605,13 +609,14 @@ class Site:
             due = machine.next_deadline_ns()
             if due is not None and due <= now:
                 await self.act(machine.on_timer, now)
-            late = machine.wanted_from is not None and time.monotonic() - self._piece_at > STALLED_S
+            is_waiting = machine.wanted_from is not None and not self._pumping.locked()
+            late = is_waiting and time.monotonic() - self._piece_at > STALLED_S
             if late or machine.has_lost:
                 self._piece_at = time.monotonic()
                 await self.act(machine.ask_again)
             if (rows := self._rows) is not None and self.position != self._tended and rows.has_grown():
                 self._tended = self.position  # a WAL that has been long stays so; there is nothing to do without commits
-                await self.act(self._tend)
+                await self._tend(rows)
             await self.turn(machine)
             await self._compare(machine)
             await self.scrubs.turn(machine)
@@ -629,26 +634,6 @@ class Site:
         if ahead >= CHECK_VERSIONS or (ahead and time.monotonic() - since > CHECK_S):
             self._compared = (self.position.version, time.monotonic())
             await self.act(machine.compare)
-
-    async def _sync(self) -> None:
-        """Bring commits to the disk, those that have come meanwhile at once, and say so."""
-        while True:
-            await self._to_sync.wait()
-            self._to_sync.clear()
-            rows, position = self._rows, self.position
-            if rows is None or position == NOTHING:
-                continue
-            began = time.monotonic()
-            try:
-                await asyncio.get_running_loop().run_in_executor(self._syncer, sync_file, rows.wal, self.doubts)
-            except OSError as error:
-                machine = self.machine
-                if machine is not None:
-                    await self.act(machine.fail, f"{rows.wal}: {error.strerror}")
-                continue
-            self.sync_seconds = time.monotonic() - began
-            if rows is self._rows:
-                await self.act(self._say_synced, position, is_short=True)
 
     # ---- for programs
 

@@ -266,6 +266,8 @@ class Waiting:
             shared = self._site.machine.shared if self._site.machine is not None else None
             return shared is not None and shared.epoch > epoch
 
+        if (machine := self._site.machine) is not None and self._site.durable() < version:
+            await self._site.act(machine.ask_reports, is_short=True)
         if not await self._site.until(lambda: self._site.durable() >= version or is_over(), seconds) or is_over():
             raise NotHere("too few disks have it in time" if not is_over() else "the database was opened again meanwhile")
 

@@ -15,6 +15,7 @@ from zenjun import db
 from zenjun.daemon.database.branch import Branch
 from zenjun.daemon.database.driver import ageing
 
+from ..rules import rule
 from ..timing import in_time
 from .test_driver import Local, local
 
@@ -63,6 +64,29 @@ def test_it_ends_while_its_program_does_nothing(local: Local, c: db.Connection, 
     c.commit()
     assert c.execute("SELECT id FROM t WHERE id > 9").fetchall() == [(11,)]
     assert len(local.sent) == 2, "nothing of it was sent"
+
+
+@rule("B10")
+def test_who_waits_for_its_commit_holds_no_snapshot(local: Local, c: db.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it has temporary tables, which stay as the transaction leaves them if it is committed."""
+    free: list[bool] = []
+    ask = local.ask
+
+    def look(do: str, **arguments: Any) -> dict[str, Any]:
+        if do == "commit":
+            free.append(local.rows.applier.restart_wal(0.0))
+        return ask(do, **arguments)
+
+    monkeypatch.setattr(local, "ask", look)
+    for number in (10, 11):
+        c.execute("INSERT INTO t VALUES(?, 'x')", (number,))
+        c.commit()
+    c.execute("CREATE TEMP TABLE own(a)")
+    c.execute("INSERT INTO own VALUES(7)")
+    c.execute("INSERT INTO t VALUES(12, 'x')")
+    c.commit()
+    assert free == [True, True, False]
+    assert c.execute("SELECT count(*), (SELECT a FROM own) FROM t WHERE id >= 10").fetchone() == (3, 7)
 
 
 @pytest.mark.parametrize("end", ["rollback", "ROLLBACK"])

@@ -288,3 +288,31 @@ def test_a_wal_that_was_long_is_not_restarted_all_the_time(rows: FileRows, monke
     again = FileRows(rows.files, UUID, rows.path)
     assert again.has_grown(), "what is in use is not known before the next commit"
     again.close()
+
+
+@rule("B10")
+def test_what_takes_long_is_done_beside_commits(rows: FileRows) -> None:
+    """Another thread brings the frames into the file; a reader that needs them holds up the rest of it, and nobody waits."""
+
+    def commit(count: int) -> None:
+        for _ in range(count):
+            rows.connection.execute("INSERT OR REPLACE INTO t VALUES(1, zeroblob(9000))")
+
+    commit(30)
+    thread = threading.Thread(target=rows.backfill)
+    thread.start()
+    commit(30)
+    thread.join()
+    rows.backfill()
+    with Branch(rows.path) as branch:
+        begun = branch.begin()
+        assert begun.frames > 10 and begun.backfilled == begun.frames
+        commit(10)
+        rows.backfill()
+    assert not rows.applier.connection.in_transaction
+    with Branch(rows.path) as branch:
+        begun = branch.begin()
+        assert begun.backfilled < begun.frames, "the first branch needed the older rows"
+    rows.path.rename(rows.path.with_suffix(".away"))
+    with pytest.raises(RowsFailed, match="cannot checkpoint"):
+        rows.backfill()

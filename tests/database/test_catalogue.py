@@ -77,7 +77,7 @@ async def _order(site: Site) -> AsyncIterator[None]:
             item = Message(data, site.name, *ME, (clock, 1, 0), own=True)
             site.carry_out(await site.work(site._take, [item]))
 
-    parts = [asyncio.create_task(turn()), asyncio.create_task(site._sync())]
+    parts = [asyncio.create_task(turn()), asyncio.create_task(site.syncing.run())]
     try:
         site.carry_out(await site.work(site.machine.on_view, (1 << 32, 1, 0), frozenset({ME})))
         assert await site.until(lambda: site.follows, 60.0), "not within 60 s"

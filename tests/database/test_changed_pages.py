@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
+from collections import deque
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -14,8 +16,8 @@ from zenjun.daemon.database import copy as copying
 from zenjun.daemon.database import pages, vfs
 from zenjun.daemon.database.copy import FileRows, Frozen, bases, open_copy
 from zenjun.daemon.database.files import Files
-from zenjun.daemon.database.moving import Kind, Piece, Receiving, pieces_of
-from zenjun.daemon.database.pages import BLOCK_BYTES, Incoming, Offer, block_sum, is_wanted, ranges
+from zenjun.daemon.database.moving import Kind, Piece, Receiving, Step, steps_of
+from zenjun.daemon.database.pages import BLOCK_BYTES, Incoming, Offer, is_wanted, ranges, sums_of, wanted_of
 from zenjun.proto.service.database.given import encode_given
 from zenjun.proto.service.database.roll import NOTHING
 from zenjun.proto.service.database.rows import RowsFailed
@@ -34,19 +36,29 @@ class Moved:
         receiving = Receiving((1, 1, 1))
         self.rows: FileRows | None = None
         self.page_bytes = 0
+        under_way: deque[Piece] = deque()
+        """What is sent arrives no earlier than the donor waits for it."""
         try:
-            for piece in pieces_of(frozen, (2, 1), (1, 1, 1), message_max):
-                assert len(piece.encode()) <= message_max
-                if piece.number == pieces:
-                    return
-                self.page_bytes += len(piece.data) * (piece.kind is Kind.PAGES)
-                if (end := receiving.take(piece, joiner)) is not None:
-                    self.rows = end[0]
-                frozen.answer = receiving.answer
+            for step in steps_of(frozen, (2, 1), (1, 1, 1), message_max):
+                if step.piece is not None:
+                    under_way.append(step.piece)
+                    assert len(step.piece.encode()) <= message_max
+                while under_way and (under_way[0].number <= step.until or under_way[-1].kind is Kind.END):
+                    piece = under_way.popleft()
+                    if piece.number == pieces:
+                        return
+                    self.page_bytes += len(piece.data) * (piece.kind is Kind.PAGES)
+                    if (end := receiving.take(piece, joiner)) is not None:
+                        self.rows = end[0]
+                    frozen.answers[piece.number] = receiving.answer
         finally:
             self.same_bytes = receiving.same_bytes
             receiving.abort()
             frozen.close()
+
+
+def pieces_of(steps: Iterator[Step]) -> Iterator[Piece]:
+    return (step.piece for step in steps if step.piece is not None)
 
 
 def rows_of(rows: FileRows) -> list[tuple[int, bytes]]:
@@ -123,7 +135,7 @@ def test_a_large_file_takes_long_to_copy(donor: FileRows, joiner: FileRows, monk
     monkeypatch.setattr(copying, "PATIENCE_S", 0.0)
     monkeypatch.setattr(copying, "STEP_PAGES", 50)
     frozen = Frozen(donor, NOTHING, b"state")
-    kinds = [piece.kind for piece in pieces_of(frozen, (2, 1), (1, 1, 1), 1 << 20)]
+    kinds = [piece.kind for piece in pieces_of(steps_of(frozen, (2, 1), (1, 1, 1), 1 << 20))]
     frozen.close()
     assert kinds[:3] == [Kind.STATE] * 3 and kinds.count(Kind.STATE) > 5 and kinds[-1] is Kind.END
     moved = Moved(donor, joiner)
@@ -148,14 +160,14 @@ def test_a_donor_keeps_room_for_itself(donor: FileRows, monkeypatch: pytest.Monk
             disks += [(each, total) for each in free]
             frozen = Frozen(donor, NOTHING, b"state")
             with pytest.raises(OSError, match="no room for a copy"):
-                list(pieces_of(frozen, (2, 1), (1, 1, 1), 1 << 20))
+                list(steps_of(frozen, (2, 1), (1, 1, 1), 1 << 20))
             frozen.close()
             assert not disks and not frozen.copied.exists()
 
 
 def test_a_donor_holds_its_snapshot_no_longer_than_it_copies(donor: FileRows) -> None:
     frozen = Frozen(donor, NOTHING, b"state")
-    pieces = pieces_of(frozen, (2, 1), (1, 1, 1), 1 << 20)
+    pieces = pieces_of(steps_of(frozen, (2, 1), (1, 1, 1), 1 << 20))
     while next(pieces).kind is not Kind.SUMS:
         assert not donor.applier.restart_wal(0.0)
     donor.connection.execute("UPDATE t SET v = zeroblob(500) WHERE id = 1")
@@ -209,7 +221,7 @@ def test_sums_that_are_equal_by_chance(
 ) -> None:
     """The digest of the whole file tells, and the next transfer has nothing of it."""
     donor.connection.execute("UPDATE t SET v = zeroblob(500) WHERE id = 1")
-    monkeypatch.setattr(pages, "block_sum", lambda block: bytes(8))
+    monkeypatch.setattr(pages, "sums_of", lambda data, seed: bytes(8 * -(-len(data) // BLOCK_BYTES)))
     with pytest.raises(Exception, match="not those that were sent"):
         Moved(donor, joiner)
     monkeypatch.undo()
@@ -231,7 +243,7 @@ def test_what_is_here_is_read_through_sqlite(joiner: FileRows) -> None:
 
 
 def test_bad_input(tmp_path: Path) -> None:
-    for data in (b"", bytes(15), bytes(17), bytes(16 + 8 * pages.RANGE_BLOCKS + 8), Offer(4096, 1, (bytes(8),)).encode()):
+    for data in (b"", bytes(23), bytes(25), bytes(24 + 8 * pages.RANGE_BLOCKS + 8), Offer(4096, 1, 7, bytes(8)).encode()):
         with pytest.raises(ValueError):
             Offer.decode(data)
     files = Files(tmp_path, "shop")
@@ -239,12 +251,13 @@ def test_bad_input(tmp_path: Path) -> None:
     content = os.urandom(3 * BLOCK_BYTES + 100)
     (tmp_path / "x").write_bytes(content)
     hashed = blake2b(digest_size=16)
-    ((offer, blocks),) = ranges(tmp_path / "x", 1 << 20, hashed)
-    assert Offer.decode(offer.encode()) == offer and [len(b) for b in blocks] == [4096, 4096, 4096, 100]
+    ((offer, data),) = ranges(tmp_path / "x", 1 << 20, hashed)
+    assert Offer.decode(offer.encode()) == offer and offer.blocks == 4 and data == content
+    assert wanted_of(b"\x0a", data) == content[4096:8192] + content[12288:]
     incoming = Incoming(files, [lambda at, size: b"x" * 10, lambda at, size: content[:4096]])
     answer = incoming.offer(offer)
     assert [is_wanted(answer, i) for i in range(4)] == [False, True, True, True] and is_wanted(b"", 0)
-    with pytest.raises(ValueError, match="pages are missing"):
+    with pytest.raises(ValueError, match="do not go on"):
         incoming.offer(offer)
     incoming.add(content[4096:9000])
     with pytest.raises(ValueError, match="pages are missing"):
@@ -256,4 +269,30 @@ def test_bad_input(tmp_path: Path) -> None:
     again = Incoming(files, [])
     assert not any(again.offer(offer)) and again.finish(hashed.digest()).read_bytes() == content
     piece = Piece(Kind.PAGES, (2, 1), (1, 1, 1), 0, b"x")
-    assert Piece.decode(piece.encode()) == piece and block_sum(b"") != block_sum(b"x")
+    assert Piece.decode(piece.encode()) == piece
+
+
+def test_no_more_ranges_are_offered_than_there_is_room_for(tmp_path: Path) -> None:
+    files = Files(tmp_path, "shop")
+    files.open()
+    incoming = Incoming(files, [])
+    for first in range(pages.RANGES_MAX):
+        incoming.offer(Offer(1 << 20, first, 1, bytes(8)))
+    with pytest.raises(ValueError, match="pages are missing"):
+        incoming.offer(Offer(1 << 20, pages.RANGES_MAX, 1, bytes(8)))
+    incoming.close()
+
+
+def test_sums_of_blocks() -> None:
+    """Of what a block has and of how much that is; with another seed they are others."""
+    r = random.Random(5)
+    block = r.randbytes(BLOCK_BYTES)
+    others = {sums_of(block, 1), sums_of(block, 2), sums_of(block[:-1], 1), sums_of(block[1:], 1), sums_of(b"", 1)}
+    for bit in r.sample(range(8 * BLOCK_BYTES), 500):
+        changed = bytearray(block)
+        changed[bit // 8] ^= 1 << bit % 8
+        others.add(sums_of(bytes(changed), 1))
+    others |= {sums_of(bytes(size), 1) for size in range(1, 100)}
+    assert len(others) == 5 + 500 + 99
+    assert sums_of(block + block[:9], 3) == sums_of(block, 3) + sums_of(block[:9], 3)
+    assert sums_of(bytes(range(100)), 0x0123456789ABCDEF).hex() == "f2f4eebee8b65b30"

@@ -15,7 +15,7 @@ from zenjun.daemon.database import rows as storing
 from zenjun.daemon.database.copy import Entries, FileRows, Frozen, open_copy, rewritten
 from zenjun.daemon.database.doubt import Doubts
 from zenjun.daemon.database.files import Files, FilesError, claim, is_name, remove
-from zenjun.daemon.database.moving import Kind, Piece, Receiving, pieces_of
+from zenjun.daemon.database.moving import Kind, Piece, Receiving, steps_of
 from zenjun.daemon.database.site import Site
 from zenjun.daemon.jsonframes import FrameError, Frames, pack
 from zenjun.daemon.observe import Journal
@@ -242,13 +242,15 @@ def _source(tmp_path: Path) -> FileRows:
 def _move(frozen: Frozen, rows: FileRows, spoil: int = -1, message_max: int = 1 << 20) -> FileRows:
     """All pieces from one copy to another; one of them is not as it was sent."""
     receiving = Receiving((1, 1, 1))
-    for piece in pieces_of(frozen, (2, 1), (1, 1, 1), message_max):
+    for step in steps_of(frozen, (2, 1), (1, 1, 1), message_max):
+        if (piece := step.piece) is None:
+            continue
         came = Piece.decode(piece.encode())
         assert came == piece
         if came.number == spoil:
             came = came._replace(data=came.data[:-1] + bytes([came.data[-1] ^ 1]))
         end = receiving.take(came, rows)
-        frozen.answer = receiving.answer
+        frozen.answers[piece.number] = receiving.answer
         if end is not None:
             assert encode_given(end[1]) == frozen.state
             return end[0]

@@ -270,6 +270,28 @@ def test_a_state_that_does_not_come_is_asked_of_another_site() -> None:
     assert [donor for donor, _ in order.take_effects(Give)] == [(2, 1)]
 
 
+@rule("W1", "W4")
+def test_a_state_that_has_come_is_not_asked_for_again() -> None:
+    """Its host has waited for so long that it asks again, and the state comes before the machine hears of that."""
+    order = opened()
+    order.view((1, 1), (2, 1), (3, 2))
+    order.deliver(m.Stand, m.Want)
+    joiner = order.machines[3, 2]
+    [(donor, _)] = order.take_effects(Give)
+    given, entries = order.machines[donor].give(joiner._kept_from), list(order.machines[1, 1].rows.entries)  # type: ignore[attr-defined]
+    for number in range(1, 6):
+        order.write((1, 1), number)
+    order.deliver(m.Write)
+    joiner.catch_up_max, joiner.rows.entries = 2, entries  # type: ignore[attr-defined]
+    order.take((3, 2), joiner.restore(given))
+    assert joiner.is_catching_up
+    assert joiner.ask_again() == [] and joiner.is_catching_up
+    while joiner.is_catching_up:
+        order.take((3, 2), joiner.catch_up())
+    order.deliver()
+    assert joiner.is_active
+
+
 @rule("Q5", "Q6")
 def test_who_is_not_accepted_leaves_and_comes_again() -> None:
     """Its ACTIVE comes behind the last active site; its LEAVE says nothing of the epoch that begins then."""

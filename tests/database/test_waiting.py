@@ -123,6 +123,9 @@ class Syncing(Site):
     def durable(self) -> int:
         return self.version
 
+    def ask_reports(self) -> list[Effect]:
+        return []
+
 
 @rule("D3")
 def test_a_version_is_waited_for_in_its_epoch() -> None:

@@ -182,6 +182,21 @@ class AnswersEarly(Machine):
         return True
 
 
+class CountsItself(Machine):
+    """D5: a site takes what it has committed for what its disk has."""
+
+    def _is_durable(self, version: int, durability: Durability) -> bool:
+        self._reports.on_disk = self.rows.position().version
+        return super()._is_durable(version, durability)
+
+
+class SaysNothing(Machine):
+    """D5: what those that are waited for do not report, nobody does."""
+
+    def report(self, *, is_late: bool) -> list[Any]:
+        return self._take()
+
+
 class NoBarrier(World):
     """D3: a read begins at once."""
 
@@ -348,6 +363,7 @@ PARTS: dict[str, dict[str, Any]] = {
         c.__name__: {"machine": c}
         for c in (NoConflicts, SeesEqual, ReadsIgnored, EmptyWindow, NoHorizon, CommitsAlone, AnswersEarly)
     },
+    **{c.__name__: {"machine": c} for c in (CountsItself, SaysNothing)},
     **{c.__name__: {"machine": c} for c in (OpensAlone, ByVersion, AnyRelease, WithoutTheFile)},
     **{c.__name__: {"machine": c} for c in (SchemaIgnored, LockIgnored, LockSurvives, FitsAll, Overtakes)},
     **{c.__name__: {"machine": c} for c in (PartsKept, PartsForgotten, PartsTwice, NobodyLeaves)},

@@ -397,6 +397,9 @@ class World:
         if site.connected and version and shared is not None and site.said != (shared.epoch, version):
             site.said = (shared.epoch, version)
             self.carry_out(site, site.machine.on_synced(version))
+        elif site.connected and shared is not None and site.machine.owes_report:
+            self.met["reported later"] += 1
+            self.carry_out(site, site.machine.report(is_late=self.is_resting or version % 2 == 0))
 
     def deliver(self) -> None:
         """A state arrives; unless its donor went before it was sent, or the other has gone."""

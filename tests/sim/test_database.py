@@ -74,6 +74,8 @@ CALM = stage(stations=3, steps=250, kinds=EASY, faults=0, locks=0, required=Fals
 
 STAGES: dict[str, Callable[[Plan], Plan]] = {
     "AnswersEarly": POWER,
+    "CountsItself": POWER,
+    "SaysNothing": JOINS,
     "OpensAlone": POWER,
     "KeepsBranch": POWER,
     "FitsAll": JOINS,
@@ -98,6 +100,8 @@ CAUGHT_BY: dict[str, set[str]] = {
     "CascadesOn": {"verdict", "rows", "shared"},
     "TwoFiles": {"rows"},
     "AnswersEarly": {"durable"},
+    "CountsItself": {"durable"},
+    "SaysNothing": {"rest"},
     "NoBarrier": {"linearizable"},
     "OpensAlone": {"durable", "fork"},
     "SchemaIgnored": {"verdict"},
@@ -121,8 +125,9 @@ CAUGHT_BY: dict[str, set[str]] = {
 
 
 @rule(
-    "K1", "K2", "K3", "K4", "K5", "K6", "K7", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "Q2", "Q7", "Q8", "W1", "W2", "W3", "W4"
-)
+    "K1", "K2", "K3", "K4", "K5", "K6", "K7", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "D5", "Q2", "Q7", "Q8", "W1", "W2", "W3",
+    "W4",
+)  # fmt: skip
 @pytest.mark.parametrize("name", CAUGHT_BY)
 def test_a_broken_rule_is_caught(name: str) -> None:
     def plan(seed: int) -> Plan:

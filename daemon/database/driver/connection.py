@@ -451,6 +451,8 @@ class Connection:
             raise DataError(f"the transaction changes {len(body)} bytes, before and after together; {BODY_MAX} are allowed")
         reads = self._sent_reads()
         txid = self._lock or self._txid()
+        if not branch.has_temporary:
+            branch.end()  # the log cannot begin anew before the snapshot has ended, and this one need not wait for others
         version = send(
             self,
             {

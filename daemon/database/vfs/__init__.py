@@ -15,12 +15,29 @@ from ..errors import NotSupportedError
 from . import _vfs
 from ._vfs import ffi, lib
 
-__all__ = ["NAME", "SQLITE_MIN", "Begun", "add_sum", "begin", "bind", "drop", "end", "load", "read", "wal_sum"]
+__all__ = [
+    "NAME",
+    "SQLITE_MIN",
+    "SUM_BYTES",
+    "Begun",
+    "add_sum",
+    "begin",
+    "bind",
+    "block_sums",
+    "drop",
+    "end",
+    "load",
+    "read",
+    "wal_sum",
+    "write_out",
+]
 
 NAME: Final = "zenjun-branch"
 """What the writer of a branch is opened with."""
 SQLITE_MIN: Final = (3, 54, 0)
 """From this release on a changeset that swaps UNIQUE values applies. What applies is part of every verdict."""
+SUM_BYTES: Final = 8
+"""Of a block's sum."""
 _ENTRY: Final = "sqlite3_zenjunbranch_init"
 _FILE: Final = str(Path(_vfs.__file__).resolve())
 
@@ -114,3 +131,15 @@ def wal_sum(data: bytes | memoryview, sums: tuple[int, int], *, big_endian: bool
     pair = ffi.new("uint32_t[2]", sums)
     lib.zb_wal_sum(ffi.from_buffer(data), len(data), big_endian, pair)
     return int(pair[0]), int(pair[1])
+
+
+def block_sums(data: bytes | memoryview, block_bytes: int, seed: int) -> bytes:
+    """``SUM_BYTES`` for each block, the last of which may be shorter. seed: of 64 bits; with another one all sums are others."""
+    out = ffi.new("unsigned char[]", SUM_BYTES * -(-len(data) // block_bytes) or 1)
+    lib.zb_block_sums(ffi.from_buffer(data), len(data), block_bytes, seed, out)
+    return bytes(ffi.buffer(out))[: SUM_BYTES * -(-len(data) // block_bytes)]
+
+
+def write_out(fd: int, at: int, size: int) -> None:
+    """Have the kernel begin to write these bytes to the disk, so that a later sync has less to wait for."""
+    lib.zb_write_out(fd, at, size)

@@ -54,4 +54,11 @@ int zb_read(void *connection, unsigned char *out, int size, int64_t at);
 /* Continues the checksum of a write-ahead log over *size* bytes, a multiple of 8. big_endian: how the log has its words. */
 void zb_wal_sum(const unsigned char *data, size_t size, int big_endian, uint32_t sum[2]);
 
+/* Eight bytes for each block of *block* bytes, and for the shorter one at the end, to *out*. Another seed, other sums: blocks that are
+ * different and have the same sum, by chance or because somebody made them so, have other sums the next time. */
+void zb_block_sums(const unsigned char *data, size_t size, size_t block, uint64_t seed, unsigned char *out);
+
+/* Has the kernel begin to write these bytes of a file to the disk, and does not wait for that. It promises nothing: a sync does. */
+void zb_write_out(int fd, int64_t at, int64_t size);
+
 #endif

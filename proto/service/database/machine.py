@@ -51,6 +51,7 @@ from .messages import (
     txid_of,
 )
 from .parts import Outgoing
+from .reports import Reporting, Reports
 from .roll import NOTHING, Opening, Roll, Sites
 from .rows import Entry, Rows, RowsDamaged, RowsFailed, Verdict
 from .scrub import Compared, Scrubbing, Sum, damaged
@@ -66,7 +67,7 @@ class Given(NamedTuple):
     shared: Shared
 
 
-class Machine:
+class Machine(Reporting):
     """The service's decisions at one site."""
 
     certifier_class: type[Certifier] = Certifier
@@ -74,13 +75,11 @@ class Machine:
 
     def __init__(self, me: Source, sites: Sites, rows: Rows, *, release: int = 0, open_wait_ns: int = OPEN_WAIT_NS) -> None:
         """me: the service as the group sees it; another one after each connection. release: of SQLite."""
+        super().__init__()
         self.me, self.sites, self.rows, self.release = me, sites, rows, release
         self.open_wait_ns = open_wait_ns
         self.certifier = self.certifier_class()
         self.roll = self.roll_class()
-        self.members: frozenset[Source] = frozenset()
-        self.shared: Shared | None = None
-        """State that all following sites share; None: this site does not follow."""
         self.dropped: Counter[str] = Counter()
         self.has_failed = False
         self.distrusts = False
@@ -103,11 +102,8 @@ class Machine:
         self._open_waits = False
         self._answers: dict[Txid, Durability] = {}
         """The durability asked for by this site's transactions that have no verdict yet."""
-        self._durable: dict[Txid, tuple[Durability, int]] = {}
-        """This site's committed transactions that wait for disks, with their versions."""
         self.long = Outgoing()
         """This site's transactions that are sent in parts."""
-        self._effects: list[Effect] = []
 
     # ---- what others may ask
 
@@ -119,10 +115,6 @@ class Machine:
     def can_write(self) -> bool:
         """The active sites suffice to commit."""
         return self.shared is not None and self.sites.sufficient(s for s, _ in self.shared.active)
-
-    def durable_version(self) -> int:
-        """What a sufficient set of disks has: it is in every later opening."""
-        return self._durable_at(Durability.MAJORITY)
 
     # ---- inputs
 
@@ -148,12 +140,6 @@ class Machine:
         self.members = frozenset()
         self.roll = self.roll_class()
         self._stop_following()
-        return self._take()
-
-    def on_synced(self, version: int) -> list[Effect]:
-        """This site's disk has everything up to this version."""
-        if self.shared is not None:
-            self._emit(Synced(self.shared.epoch, version))
         return self._take()
 
     def next_deadline_ns(self) -> int | None:
@@ -252,8 +238,9 @@ class Machine:
         return self._behind is not None
 
     def ask_again(self) -> list[Effect]:
-        """The state does not come, or too much has come since its place: ask for a later one."""
-        if self._kept is not None:
+        """The state does not come, or too much has come since its place: ask for a later one. If it has come meanwhile it is
+        followed: another one would take as long again."""
+        if self._kept is not None and (self.wanted_from is not None or self.has_lost):
             self._want()
         return self._take()
 
@@ -271,7 +258,7 @@ class Machine:
             self._kept = None
             return []
         self._kept.take()  # the WANT itself
-        self._behind, self.distrusts = given.shared, False
+        self._behind, self.distrusts, self._reports = given.shared, False, Reports()
         return self.catch_up()
 
     def catch_up(self) -> list[Effect]:
@@ -464,8 +451,7 @@ class Machine:
             if self.me == self.donor(shared, place, source):
                 self._effects.append(Give(source))
         elif isinstance(message, Barrier):
-            if source == self.me:
-                self._effects.append(Reached(message.number, self.rows.position().version))
+            self._barrier(shared, source, message)
         elif isinstance(message, Check):
             if message.epoch == shared.epoch and not shared.check:
                 shared.check = dict.fromkeys(sorted(shared.active))
@@ -532,39 +518,17 @@ class Machine:
         return self.sites.sufficient(s for s, _ in shared.active)
 
     def _decided(self, source: Source, txid: Txid, verdict: Verdict, version: int) -> None:
+        if source != self.me and verdict is Verdict.DONE:
+            self._reports.on_version(version, source)
         durability = self._answers.pop(txid, None) if source == self.me else None
         if durability is None:
             return
         if verdict is Verdict.DONE and not self._is_durable(version, durability):
             self._durable[txid] = (durability, version)
+            if durability is Durability.ALL:
+                self._emit(Barrier(0))
         else:
             self._effects.append(Answer(txid, verdict, version))
-
-    def _is_durable(self, version: int, durability: Durability) -> bool:
-        if durability is Durability.MEMORY:
-            return True
-        shared = self.shared
-        if shared is None:
-            return False
-        on_disk = {source for source, synced in shared.synced.items() if synced >= version and source in self.members}
-        if durability is Durability.ALL and not shared.active <= on_disk:
-            return False
-        return self.sites.sufficient(station for station, _ in on_disk)  # for ALL as well: few may be active by now
-
-    def _settle(self) -> None:
-        """Answer the programs whose transactions are on enough disks now."""
-        reached: dict[Durability, int] = {}
-        for txid, (durability, version) in list(self._durable.items()):
-            if durability not in reached:
-                reached[durability] = self._durable_at(durability)
-            if version <= reached[durability]:
-                del self._durable[txid]
-                self._effects.append(Answer(txid, Verdict.DONE, version))
-
-    def _durable_at(self, durability: Durability) -> int:
-        """The last version that is so durable; 0: none is. What a version is on, each one before it is on as well."""
-        synced = sorted({v for s, v in self.shared.synced.items() if s in self.members}, reverse=True) if self.shared else []
-        return next((v for v in synced if self._is_durable(v, durability)), 0)
 
     # ---- locks
 
@@ -647,6 +611,7 @@ class Machine:
     def _stop_following(self) -> None:
         """What programs here wait for cannot be learned here any more."""
         self.shared = None
+        self._reports = Reports()
         self._kept = self._behind = None
         self._asked = False
         self._open_waits, self._open_at_ns = False, None

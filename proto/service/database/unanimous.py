@@ -242,6 +242,11 @@ class Unanimous(Machine):
 
     # ---- what follows from the state
 
+    def _report_awaited(self, shared: Shared) -> None:
+        """All wait for all disks."""
+        if self._reports.owes:
+            self._report(shared)
+
     def _is_closed(self, shared: Shared) -> bool:
         """The first transaction in the queue is to be committed."""
         return bool(shared.locks) and shared.locks[0][1].txid in shared.agreement.closing
