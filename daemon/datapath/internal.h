@@ -174,7 +174,7 @@ struct dp_guard { const struct dp_guard_ops *ops; uint8_t key[DP_KEY_BYTES]; str
 
 int guard_init(struct dp_guard *g, const struct dp_config *cfg); /* -EINVAL: no such kind, or not with these settings; -ENOMEM */
 void guard_free(struct dp_guard *g);
-/* slot: 0..DP_TX_SLOTS - 1, one for each frame that has not been sent yet. */
+/* slot: 0..DP_TX_BATCH - 1 for the frames of a batch, one after the other from 0; DP_TX_BATCH for one by itself. */
 static inline uint32_t guard_seal(const struct dp_guard *g, uint32_t slot, const struct zj_frame *pdu,
                                   uint8_t room[DP_OVERHEAD_MAX], struct iovec parts[DP_GUARD_PARTS])
 {

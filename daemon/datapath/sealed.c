@@ -6,9 +6,11 @@
  */
 #include "internal.h"
 
+#include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
+#include <openssl/params.h>
 #include <stdlib.h>
 #include <sys/random.h>
 
@@ -18,6 +20,8 @@
 #define WORDS 256u                             /* of bits, a ring over twice the window: a jump clears what it passes */
 #define IV_BYTES 12
 #define FRAME_MAX 65536u
+#define LINE 64u                               /* of the processor's caches */
+#define HIDDEN_MAX (LINE + FRAME_MAX + LINE)   /* bytes of the longest frame that is made hidden, and what lines it up */
 #define CHALLENGES 256u                        /* more than leave within CHALLENGE_NS */
 #define CHALLENGE_NS 2000000000ull
 #define READ_PER_STATION 2u
@@ -60,27 +64,28 @@ struct sealed {
     struct hellos hello[ZJW_STATIONS_MAX];
     struct session_read read[ZJW_STATIONS_MAX][READ_PER_STATION];
     uint8_t plain[FRAME_MAX];                  /* of the frame being opened */
-    uint8_t *hidden;                           /* DP_TX_SLOTS bodies of FRAME_MAX bytes, of frames on their way out */
+    uint8_t *hidden;                           /* frames on their way out, close to each other: a batch takes few lines of the caches */
+    uint32_t hidden_end[DP_TX_BATCH];          /* of the batch: where the frame in each slot ends */
 };
 
 /* ---- the cipher ---- */
+/* One that opens has the nonce of number 0, of which only the last eight bytes change. */
 static EVP_CIPHER_CTX *keyed(const EVP_CIPHER *suite, const uint8_t key[32], int seals)
 {
     EVP_CIPHER_CTX *c = EVP_CIPHER_CTX_new();
-    if (c && EVP_CipherInit_ex2(c, suite, key, NULL, seals, NULL) == 1)
+    uint8_t nonce[IV_BYTES] = {0};
+    if (c && EVP_CipherInit_ex2(c, suite, key, NULL, seals, NULL) == 1 &&
+        (seals || EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_SET_IV_FIXED, -1, nonce) == 1))
         return c;
     EVP_CIPHER_CTX_free(c);
     return NULL;
 }
 
 /* Envelope and body, as associated data; the body as text where out is not NULL. */
-static int run(EVP_CIPHER_CTX *c, uint64_t number, const uint8_t *envelope, const uint8_t *body, uint32_t size, uint8_t *out)
+static int run(EVP_CIPHER_CTX *c, const uint8_t *envelope, const uint8_t *body, uint32_t size, uint8_t *out)
 {
-    uint8_t iv[IV_BYTES] = {0};
     int n;
-    be64(iv + 4, number);
-    return EVP_CipherInit_ex2(c, NULL, NULL, iv, -1, NULL) == 1 &&
-           EVP_CipherUpdate(c, NULL, &n, envelope, ZJE_SIZEOF_ENVELOPE) == 1 && EVP_CipherUpdate(c, out, &n, body, (int)size) == 1;
+    return EVP_CipherUpdate(c, NULL, &n, envelope, ZJE_SIZEOF_ENVELOPE) == 1 && EVP_CipherUpdate(c, out, &n, body, (int)size) == 1;
 }
 
 /* ---- sending ---- */
@@ -110,20 +115,33 @@ int sealed_can_seal(const struct dp_guard *g)
     return g->sealed->cipher && !g->sealed->asleep;
 }
 
+/* Where the frame of this slot is made; its body begins a line. */
+static uint8_t *hidden_at(struct sealed *s, uint32_t slot, uint32_t size)
+{
+    if (slot >= DP_TX_BATCH)
+        return s->hidden + (uint64_t)DP_TX_BATCH * HIDDEN_MAX + LINE - ZJE_SIZEOF_ENVELOPE;
+    const uint32_t at = slot ? s->hidden_end[slot - 1] : 0;
+    s->hidden_end[slot] = (at + LINE + size + ZJE_TAG_BYTES + LINE - 1) & ~(LINE - 1);
+    return s->hidden + at + LINE - ZJE_SIZEOF_ENVELOPE;
+}
+
 static uint32_t seal_as(const struct dp_guard *g, uint32_t what, uint32_t piece, uint32_t slot, const struct zj_frame *pdu,
                         uint8_t room[DP_OVERHEAD_MAX], struct iovec parts[DP_GUARD_PARTS])
 {
     struct sealed *s = g->sealed;
-    uint8_t *tag = room + ZJE_SIZEOF_ENVELOPE, *hidden = s->encrypts ? s->hidden + (uint64_t)slot * FRAME_MAX : NULL;
-    uint8_t rest[16];
+    uint8_t *envelope = s->encrypts ? hidden_at(s, slot, pdu->size) : room, *body = s->encrypts ? envelope + ZJE_SIZEOF_ENVELOPE : NULL;
+    uint8_t *tag = body ? body + pdu->size : room + ZJE_SIZEOF_ENVELOPE, rest[16], nonce[IV_BYTES] = {0};
     int n;
-    put_envelope(s, room, what, piece, s->id, pdu->size, s->next);
+    be64(nonce + IV_BYTES - sizeof s->next, s->next);
+    put_envelope(s, envelope, what, piece, s->id, pdu->size, s->next++);
     /* A number is used up whatever becomes of the frame: two seals under one break the cipher. */
-    if (!run(s->cipher, s->next++, room, pdu->data, pdu->size, hidden) || EVP_EncryptFinal_ex(s->cipher, rest, &n) != 1 ||
-        EVP_CIPHER_CTX_ctrl(s->cipher, EVP_CTRL_AEAD_GET_TAG, ZJE_TAG_BYTES, tag) != 1)
+    if (EVP_CipherInit_ex2(s->cipher, NULL, NULL, nonce, -1, NULL) != 1 || !run(s->cipher, envelope, pdu->data, pdu->size, body) ||
+        EVP_EncryptFinal_ex(s->cipher, rest, &n) != 1 || EVP_CIPHER_CTX_ctrl(s->cipher, EVP_CTRL_AEAD_GET_TAG, ZJE_TAG_BYTES, tag) != 1)
         memset(tag, 0, ZJE_TAG_BYTES); /* nobody takes it */
-    parts[0] = (struct iovec){room, ZJE_SIZEOF_ENVELOPE};
-    parts[1] = (struct iovec){hidden ? hidden : (void *)(uintptr_t)pdu->data, pdu->size};
+    parts[0] = (struct iovec){envelope, ZJE_SIZEOF_ENVELOPE + (body ? pdu->size + ZJE_TAG_BYTES : 0)};
+    if (body)
+        return 1;
+    parts[1] = (struct iovec){(void *)(uintptr_t)pdu->data, pdu->size};
     parts[2] = (struct iovec){tag, ZJE_TAG_BYTES};
     return 3;
 }
@@ -325,14 +343,23 @@ static int of_sender(const struct sealed *s, struct session_read *r, uint32_t tx
     return 0;
 }
 
-/* Whether the tag behind a body of so many bytes is that of the cipher's session. plain: for the text; NULL: it is not encrypted. */
-static int has_tag(EVP_CIPHER_CTX *c, uint64_t number, const uint8_t *p, uint32_t size, uint8_t *plain)
+/* Whether the tag behind a body of so many bytes is that of the cipher's session. plain: for the text; NULL: it is not encrypted.
+ * Tag and nonce are set by one call: another EVP_CipherInit_ex2 asks the cipher for the length of its nonce each time, by name. */
+static int has_tag(EVP_CIPHER_CTX *c, const uint8_t *p, uint32_t size, uint8_t *plain)
 {
-    uint8_t tag[ZJE_TAG_BYTES], rest[16];
+    uint8_t tag[ZJE_TAG_BYTES], number[8], rest[16];
+    const uint32_t end = ZJE_SIZEOF_ENVELOPE + size;
     int n;
-    memcpy(tag, p + ZJE_SIZEOF_ENVELOPE + size, sizeof tag);
-    return run(c, number, p, p + ZJE_SIZEOF_ENVELOPE, size, plain) &&
-           EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_SET_TAG, ZJE_TAG_BYTES, tag) == 1 && EVP_DecryptFinal_ex(c, rest, &n) == 1;
+    memcpy(number, p + ZJE_ENVELOPE_NUMBER, sizeof number);
+    memcpy(tag, p + end, sizeof tag);
+    const OSSL_PARAM with[] = {OSSL_PARAM_construct_octet_string(OSSL_CIPHER_PARAM_AEAD_TAG, tag, sizeof tag),
+                               OSSL_PARAM_construct_octet_string(OSSL_CIPHER_PARAM_AEAD_TLS1_SET_IV_INV, number, sizeof number),
+                               OSSL_PARAM_construct_end()};
+    if (EVP_CIPHER_CTX_set_params(c, with) != 1)
+        return 0;
+    if (!plain) /* they follow each other: one call */
+        return EVP_CipherUpdate(c, NULL, &n, p, (int)end) == 1 && EVP_DecryptFinal_ex(c, rest, &n) == 1;
+    return run(c, p, p + ZJE_SIZEOF_ENVELOPE, size, plain) && EVP_DecryptFinal_ex(c, rest, &n) == 1;
 }
 
 int sealed_is_own(const struct dp_guard *g, const struct zj_frame *frame)
@@ -345,7 +372,7 @@ int sealed_is_own(const struct dp_guard *g, const struct zj_frame *frame)
     const uint64_t number = from64(p + ZJE_ENVELOPE_NUMBER);
     return s->own && p[ZJE_ENVELOPE_WHAT] != ZJE_WHAT_HELLO && ZJE_SIZEOF_ENVELOPE + size + ZJE_TAG_BYTES <= frame->size &&
            !memcmp(p + ZJE_ENVELOPE_SESSION, s->id, sizeof s->id) && number && number < s->next &&
-           has_tag(s->own, number, p, size, s->encrypts ? s->plain : NULL);
+           has_tag(s->own, p, size, s->encrypts ? s->plain : NULL);
 }
 
 int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now)
@@ -375,7 +402,7 @@ int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now)
     if ((error = window_look(r, number)) != 0)
         return error;
     uint8_t *plain = s->encrypts ? s->plain : NULL;
-    if (!has_tag(r->cipher, number, p, size, plain))
+    if (!has_tag(r->cipher, p, size, plain))
         return DP_R_TAG;
     window_mark(r, number);
     r->heard = now;
@@ -563,7 +590,7 @@ int sealed_init(struct dp_guard *g, const struct dp_config *cfg)
         s->random = 1; /* which of several HELLOs is kept can then be foreseen, nothing else */
     uint8_t tag[ZJE_TAG_BYTES] = {0};
     s->suite = EVP_CIPHER_fetch(NULL, "AES-256-GCM", NULL);
-    s->hidden = s->encrypts ? dp_map((size_t)DP_TX_SLOTS * FRAME_MAX) : NULL;
+    s->hidden = s->encrypts ? dp_map((size_t)DP_TX_SLOTS * HIDDEN_MAX) : NULL;
     const int can = s->suite && hello_tag(s->hello_key[0].key, tag, 0, tag);
     if (can && (s->hidden || !s->encrypts))
         return 0;
@@ -583,7 +610,7 @@ void sealed_free(struct dp_guard *g)
     EVP_CIPHER_CTX_free(s->own);
     EVP_CIPHER_free(s->suite);
     if (s->hidden)
-        dp_unmap(s->hidden, (size_t)DP_TX_SLOTS * FRAME_MAX);
+        dp_unmap(s->hidden, (size_t)DP_TX_SLOTS * HIDDEN_MAX);
     OPENSSL_cleanse(s, sizeof *s);
     free(s);
     g->sealed = NULL;

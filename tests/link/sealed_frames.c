@@ -39,6 +39,42 @@ static int wrong(const char *what, uint64_t round)
     return 1;
 }
 
+/* Batches of frames of many sizes are all as they were sealed once the last one has been, and one by itself is beside them. */
+static int batches(uint32_t suite, uint64_t rounds)
+{
+    const uint8_t id[4] = {1, 2, 3, 4}, key[32] = {9};
+    struct dp *a = station(0, suite), *b = station(1, suite);
+    static uint8_t pdus[DP_TX_SLOTS][PDU_MAX], room[DP_TX_SLOTS][DP_OVERHEAD_MAX], frame[PDU_MAX + DP_OVERHEAD_MAX];
+    struct iovec parts[DP_TX_SLOTS][DP_GUARD_PARTS];
+    uint32_t sizes[DP_TX_SLOTS], counts[DP_TX_SLOTS];
+    int bad = dp_seal_under(b, id, key) || dp_session_read(a, 1, id, key, 1);
+    for (uint64_t round = 0; !bad && round < rounds; round++) {
+        const uint32_t many = below(8) ? 1 + below(DP_TX_SLOTS) : DP_TX_SLOTS;
+        for (uint32_t i = 0; i < many; i++) {
+            sizes[i] = below(8) ? ZJW_SIZEOF_HEADER + below(PDU_MAX - ZJW_SIZEOF_HEADER) : PDU_MAX;
+            for (uint32_t k = 0; k < sizes[i]; k += 8)
+                pdus[i][k] = (uint8_t)below(256);
+            pdus[i][ZJW_HEADER_KIND] = ZJW_KIND_DATA;
+            const struct zj_frame pdu = {.data = pdus[i], .size = sizes[i]};
+            counts[i] = guard_seal(&b->guard, i, &pdu, room[i], parts[i]);
+        }
+        for (uint32_t i = 0; !bad && i < many; i++) {
+            struct zj_frame got = {.data = frame, .size = 0};
+            for (uint32_t k = 0; k < counts[i]; k++) {
+                memcpy(frame + got.size, parts[i][k].iov_base, parts[i][k].iov_len);
+                got.size += (uint32_t)parts[i][k].iov_len;
+            }
+            if (guard_open(&a->guard, &got, 1) || got.size != sizes[i] || memcmp(got.data, pdus[i], got.size))
+                bad = wrong("a frame of a batch is refused, or another PDU comes out", round);
+        }
+    }
+    guard_free(&a->guard);
+    guard_free(&b->guard);
+    free(a);
+    free(b);
+    return bad;
+}
+
 /* A copy on the heap in just its size, so that a read beyond it is seen. */
 static int open_copy(struct dp *d, const uint8_t *frame, uint32_t size, uint8_t *out, uint32_t *out_size)
 {
@@ -93,5 +129,7 @@ static int run(uint32_t suite, uint64_t rounds)
 int main(int argc, char **argv)
 {
     const uint64_t rounds = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000;
-    return run(ZJE_SUITE_AES_256_GCM, rounds) || run(ZJE_SUITE_AES_256_GCM + 16, rounds);
+    const uint32_t hidden = ZJE_SUITE_AES_256_GCM + ZJE_ENCRYPTED;
+    return run(ZJE_SUITE_AES_256_GCM, rounds) || run(hidden, rounds) || batches(ZJE_SUITE_AES_256_GCM, rounds / 64) ||
+           batches(hidden, rounds / 64);
 }
