@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
+PAUSE_S: Final = 0.01
+PAUSE_MAX_S: Final = 0.05
+ASKED_MAX_S: Final = 0.25
+
+
+def rest(begun: float, asked: float) -> None:
+    """Between two looks at what a test waits for, since the time *begun* (monotonic); the last look began at *asked*. Looking
+    takes processor time that those need who are waited for: the longer it lasts the less often, and half of the time at most."""
+    now = time.monotonic()
+    time.sleep(max(PAUSE_S, min(PAUSE_MAX_S, (now - begun) / 10), min(ASKED_MAX_S, now - asked)))
 
 
 def lengthening(first_s: float, attempts: int = 4) -> Iterator[float]:

@@ -28,6 +28,41 @@ elif [ -n "$python" ] && [ "$(.venv/bin/python -c "$minor" 2>/dev/null)" = "$("$
     python=.venv/bin/python
 fi
 
+# Whether .venv is that of these sources. What is ready for the tests is ready to run.
+ready() {
+    stamp=$( { "$python" -V; pwd; cat pyproject.toml setup.py tools/cmodules.py; find proto daemon tools -name '*.c' -o -name '*.h' | sort |
+        grep -v -e '/_core\.c$' -e '/_datapath\.c$' -e '/_ipc\.c$' -e '/_load\.c$' -e '/_pcap\.c$' -e '/_vfs\.c$' | xargs cat; } | cksum)
+    have=$(cat .venv/ready 2>/dev/null || :)
+    [ "$have" = "$stamp test" ] || { [ "$want" != test ] && [ "$have" = "$stamp run" ]; }
+}
+# Also repairs one that was cut short while it was made, or moved with the checkout.
+environment() {
+    { .venv/bin/python -m pip --version && grep -F "$PWD/.venv" .venv/bin/activate; } >/dev/null 2>&1 || "$python" -m venv .venv
+}
+install_python() { .venv/bin/python -m pip install -qq --disable-pip-version-check "$@"; }
+# The Python packages of the tests alone, which need nothing of the machine: while the package manager works. What fails here is done
+# again later, and reported then.
+early() {
+    environment
+    .venv/bin/python - >.venv/packages <<'END'
+import re, tomllib
+
+with open("pyproject.toml", "rb") as file:
+    project = tomllib.load(file)["project"]
+extras, todo, done = project["optional-dependencies"], ["dev"], set()
+print(*project["dependencies"], "cffi>=1.16", sep="\n")
+while todo:
+    name = todo.pop()
+    for each in extras[name]:
+        if found := re.fullmatch(rf"{project['name']}\[(.*)\]", each):
+            todo += {*found[1].split(",")} - done
+            done |= {*found[1].split(",")}
+        else:
+            print(each)
+END
+    install_python --no-compile -r .venv/packages
+}
+
 missing=
 wanted=
 need() { missing="$missing $*"; }
@@ -111,38 +146,48 @@ if [ -n "$missing$wanted" ] && [ "$round" -lt 2 ]; then
         apt() { $root env DEBIAN_FRONTEND=noninteractive apt-get "$@" >/dev/null; }
         install() { apt install -y -q --no-install-recommends "$@"; }
         apt update -q || [ -z "$missing" ]
+        begun=
+        if [ "$want" = test ] && [ -n "$python" ] && "$python" -c 'import ensurepip, venv' 2>/dev/null && ! ready; then
+            early >/dev/null 2>&1 &
+            begun=$!
+        fi
         # shellcheck disable=SC2086
         [ -z "$missing" ] || install $missing || { say "zenjun: the package manager could not install$missing"; exit 1; }
         for package in $wanted; do install "$package" || say "zenjun: the package manager could not install $package"; done
+        [ -z "$begun" ] || wait "$begun" || :
         export ZENJUN_BOOTSTRAP_ROUND="$((round + 1))"
         exec tools/bootstrap.sh "$@" # look again with what is there now
     fi
 fi
 [ -z "$wanted" ] || say "zenjun: GOING ON WITHOUT$wanted: WHAT NEEDS IT DOES NOT RUN HERE"
 
-stamp=$( { "$python" -V; pwd; cat pyproject.toml setup.py tools/cmodules.py; find proto daemon tools -name '*.c' -o -name '*.h' | sort |
-    grep -v -e '/_core\.c$' -e '/_datapath\.c$' -e '/_ipc\.c$' -e '/_load\.c$' -e '/_pcap\.c$' -e '/_vfs\.c$' | xargs cat; } | cksum)
-ready=$(cat .venv/ready 2>/dev/null || :)
-# What is ready for the tests is ready to run.
-if [ "$ready" != "$stamp test" ] && { [ "$want" = test ] || [ "$ready" != "$stamp run" ]; }; then
-    say "zenjun: setting up .venv (Python packages, C modules)"
-    # Also repairs one that was cut short while it was made, or moved with the checkout.
-    { .venv/bin/python -m pip --version && grep -F "$PWD/.venv" .venv/bin/activate; } >/dev/null 2>&1 || "$python" -m venv .venv
-    extra='[db]' # zenjun sql and zenjun db are commands of README
-    [ "$want" = test ] && extra='[dev]'
-    .venv/bin/python -m pip install -qq --disable-pip-version-check "setuptools>=77" "cffi>=1.16"
-    .venv/bin/python -m pip install -qq --disable-pip-version-check --no-build-isolation -e ".$extra"
-    printf '%s' "$stamp $want" >.venv/ready
-fi
-# The tests of the compose file take both versions of compose; Debian 12 has one.
-if [ "$want" = test ] && command -v docker >/dev/null 2>&1 && ! docker compose version >/dev/null 2>&1; then
-    docker/compose-v2 .venv/docker || say "zenjun: GOING ON WITHOUT docker compose 2: THE COMPOSE FILE IS TRIED WITH docker-compose ONLY"
-fi
-# Debian's corosync programs and Pacemaker, unpacked for the tests of zenjun-corosync.
-if [ "$want" = test ]; then
+# What only tests need, fetched while the C modules are compiled.
+fetch() {
+    # The tests of the compose file take both versions of compose; Debian 12 has one.
+    if command -v docker >/dev/null 2>&1 && ! docker compose version >/dev/null 2>&1; then
+        docker/compose-v2 .venv/docker || say "zenjun: GOING ON WITHOUT docker compose 2: THE COMPOSE FILE IS TRIED WITH docker-compose ONLY"
+    fi
+    # Debian's corosync programs and Pacemaker, unpacked for the tests of zenjun-corosync.
     tests/corosync-packages .venv/corosync || say "zenjun: GOING ON WITHOUT corosync'S PROGRAMS: WHAT NEEDS THEM DOES NOT RUN HERE"
     tests/corosync-packages .venv/pacemaker pacemaker || say "zenjun: GOING ON WITHOUT PACEMAKER: WHAT NEEDS IT DOES NOT RUN HERE"
+}
+fetched=
+if ! ready; then
+    say "zenjun: setting up .venv (Python packages, C modules)"
+    environment
+    if [ "$want" = test ]; then
+        fetch &
+        fetched=$!
+    fi
+    extra='[db]' # zenjun sql and zenjun db are commands of README
+    compile= # what is imported is compiled then
+    [ "$want" != test ] || { extra='[dev]'; compile=--no-compile; }
+    install_python "setuptools>=77" "cffi>=1.16"
+    # shellcheck disable=SC2086
+    install_python $compile --no-build-isolation -e ".$extra"
+    printf '%s' "$stamp $want" >.venv/ready
 fi
+if [ -n "$fetched" ]; then wait "$fetched"; elif [ "$want" = test ]; then fetch; fi
 # mypy does not see setuptools' package-dir map: links stand in for it.
 mkdir -p .typing/zenjun
 for d in proto daemon tools; do ln -sfn "../../$d" ".typing/zenjun/$d"; done

@@ -23,6 +23,7 @@ from zenjun.daemon.client import Event, Level, Message, SendLevel, SyncConnectio
 from zenjun.tools.lab import Lab, LabError, Station
 
 from ..stalls import found
+from ..timing import rest
 
 T = TypeVar("T")
 Options: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -103,10 +104,11 @@ def describe(lab: Lab) -> str:
 
 def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 60.0) -> T:
     """The condition's value as soon as it is true. Raises AssertionError when the time is over."""
-    deadline = time.monotonic() + timeout_s
+    begun = asked = time.monotonic()
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.01)
+        assert time.monotonic() < begun + timeout_s, f"not within {timeout_s:g} s: {what}"
+        rest(begun, asked)
+        asked = time.monotonic()
     return value
 
 

@@ -19,20 +19,23 @@ from zenjun.daemon.client import SyncConnection, connect_sync
 from zenjun.daemon.key import new_text
 from zenjun.tools.lab import Lab, Station
 
+from ..timing import rest
+
 ZENJUND = [sys.executable, "-m", "zenjun.daemon"]
 T = TypeVar("T")
 
 
 def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 60.0, lab: Lab | None = None) -> T:
     """The condition's value as soon as it is true; fails with the logs of the lab when the time is over."""
-    deadline = time.monotonic() + timeout_s
+    begun = time.monotonic()
     while True:
+        asked = time.monotonic()
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        if time.monotonic() > begun + timeout_s:
             raise AssertionError(f"not within {timeout_s:g} s: {what}\n{logs(lab) if lab else ''}")
-        time.sleep(0.01)
+        rest(begun, asked)
 
 
 def logs(lab: Lab) -> str:

@@ -35,6 +35,7 @@ from zenjun.daemon.client import (
 from zenjun.proto.wire import ETHERTYPE, HEADER, Kind
 from zenjun.tools.lab import Lab
 
+from ..amounts import amount
 from ..capturefile import CaptureFile
 from ..timing import in_time
 from .cluster import (
@@ -672,9 +673,9 @@ print(worst)
 
 def test_busy_processors_remove_nobody() -> None:
     """With default options, as many busy processes as processors and two more, at the same priority as the daemons: nobody is
-    taken for dead. Twenty seconds; ``ZENJUN_BUSY_SECONDS=600`` for longer. If a processor has stood still for everybody, as that
+    taken for dead. Some seconds; ``ZENJUN_BUSY_SECONDS=600`` for longer. If a processor has stood still for everybody, as that
     of a virtual machine can, the same again."""
-    seconds = float(os.environ.get("ZENJUN_BUSY_SECONDS", "20"))
+    seconds = float(os.environ.get("ZENJUN_BUSY_SECONDS", str(amount(8, 20))))
     for _ in range(3):
         if busy(seconds):
             break

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from ..amounts import amount
 from ..timing import in_time
 
 HERE = Path(__file__).resolve().parent
@@ -26,7 +27,7 @@ ROOT = HERE.parent.parent
 CORE = ROOT / "proto" / "core"
 CLIENT = ROOT / "daemon" / "client" / "c"
 SANITIZE = ["-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
-SECONDS = int(os.environ.get("ZENJUN_FUZZ_SECONDS", "10"))
+SECONDS = int(os.environ.get("ZENJUN_FUZZ_SECONDS", str(amount(5, 10))))
 SEED = int(os.environ.get("ZENJUN_FUZZ_SEED", "20261128"))
 """0: another one every time. The same one in tools/test, so that what fails there comes from the change."""
 INPUT_BYTES_MAX = {"codec": 700, "rx": 6000, "client": 4000, "pieces": 2000, "multi": 3000}
@@ -92,7 +93,7 @@ def test_nothing_is_found_in_bounded_time(target: tuple[str, Path], tmp_path: Pa
     name, program = target
     new = tmp_path / "new"
     new.mkdir()
-    seconds = max(1, SECONDS // PART.get(name, 1))
+    seconds = max(3, SECONDS // PART.get(name, 1))
     done = run(
         [
             str(program),

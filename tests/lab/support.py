@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ..timing import rest
+
 MARK = "ZENJUN_TEST_MARK"
 CALM = {"cluster": {"fail_timeout_ms": 5000, "progress_timeout_ms": 10_000}}
 """Options of daemons that nobody is to take for dead because the machine is busy."""
@@ -18,11 +20,12 @@ CLI = (sys.executable, "-c", "from zenjun.tools.cli.lab import lab; lab(prog_nam
 
 def wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
     """Poll a condition until it holds; the test fails when it does not within *timeout_s* seconds."""
-    deadline = time.monotonic() + timeout_s
+    begun = asked = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        if time.monotonic() > begun + timeout_s:
             pytest.fail(f"not within {timeout_s:g} s: {what}")
-        time.sleep(0.005)
+        rest(begun, asked)
+        asked = time.monotonic()
 
 
 def marked_processes(mark: str) -> list[int]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from zenjun.tools.lab import Lab, LabError, LabNotFound, LabTimeout, filters
+from zenjun.tools.lab import Lab, LabError, LabNotFound, LabTimeout, filters, forking
 from zenjun.tools.lab.awaiting import open_limit_s
 
 from ..timing import in_time
@@ -377,6 +377,43 @@ def test_real_daemons_open_a_cluster(make_lab: MakeLab) -> None:
     assert instance > 0
     assert {s.status(5.0)["instance"] for s in lab.stations.values()} == {instance}
     assert lab.stations[2].stop_daemon(20) == 0
+
+
+def test_daemons_may_be_forks_of_the_holder(make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same to whoever uses the lab: output, folder, environment, session, signals, exit codes. What counts only when an
+    interpreter starts has one started, and so does whoever did not ask for forks."""
+
+    def words(pid: int, file: str = "cmdline") -> set[bytes]:
+        return set(Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0"))
+
+    monkeypatch.setenv(forking.VARIABLE, "1")
+    lab = make_lab(2, options=CALM)
+    first, second = lab.stations.values()
+    lab.start_daemons()
+    lab.wait_open(90)
+    assert first.daemon is not None and second.daemon is not None
+    for daemon in (first.daemon, second.daemon):
+        assert b"zenjun.daemon" not in words(daemon.pid) and os.getsid(daemon.pid) == daemon.pid
+        assert Path(f"/proc/{daemon.pid}/cwd").readlink() == Path.cwd()
+        assert {Path(f"/proc/{daemon.pid}/fd/{n}").readlink().name for n in range(3)} == {"null", "zenjund.log"}
+        for entry in Path(f"/proc/{daemon.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # it has just closed it
+                assert entry.readlink() != lab.directory / "lock", "it says that the lab still runs"
+    second.signal(signal.SIGKILL)
+    assert second.daemon.wait(20) == -signal.SIGKILL
+    assert first.stop_daemon(20) == 0
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    started = first.start_daemon()
+    wait_for(lambda: b"zenjun.daemon" in words(started.pid), "a program of its own")
+    assert first.stop_daemon(20) in (0, -signal.SIGTERM), "it may not have come to handle signals yet"
+    monkeypatch.delenv("PYTHONHASHSEED")
+    refused = first.start_daemon({"cluster": {"stations": 0}})
+    assert refused.wait(20) == 3
+    last = first.log_path.read_text().splitlines()[-1]
+    assert "stations" in last and "Traceback" not in first.log_path.read_text(), last
+    monkeypatch.setenv(forking.VARIABLE, "")
+    started = make_lab(1, options=CALM).stations[1].start_daemon()
+    wait_for(lambda: b"zenjun.daemon" in words(started.pid), "a program of its own")
 
 
 @pytest.mark.slow

@@ -16,6 +16,8 @@ from typing import Any, Final, TypeVar
 from zenjun.tools.lab import LabUnsupported
 from zenjun.tools.lab.own_engine import OwnEngine
 
+from ..timing import rest
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 OUT: Final = ROOT / "out"
 SUITE: Final = "bookworm"
@@ -37,11 +39,12 @@ class Missing(Exception):
 
 def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 120.0, tell: Callable[[], str] = lambda: "") -> T:
     """The condition's value as soon as it is true; fails with what ``tell`` says when the time is over."""
-    deadline = time.monotonic() + timeout_s
+    begun = asked = time.monotonic()
     while not (value := condition()):
-        if time.monotonic() > deadline:
+        if time.monotonic() > begun + timeout_s:
             raise AssertionError(f"not within {timeout_s:g} s: {what}\n{tell()}")
-        time.sleep(0.02)
+        rest(begun, asked)
+        asked = time.monotonic()
     return value
 
 

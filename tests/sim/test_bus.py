@@ -10,13 +10,14 @@ import pytest
 from zenjun.proto.core import Fault
 from zenjun.proto.wire import Kind
 
+from ..amounts import amount
 from ..rules import rule
 from . import frames
 from .bus import BusSimulation, simulate_bus
 from .options import MS, US, Faults, Options, S, quiet
 from .runner import base_seed
 
-SEEDS = 16
+SEEDS = amount(8, 16)
 VARIANT_SEEDS = 60
 
 
@@ -265,7 +266,7 @@ def test_a_medium_that_is_no_bus_is_always_caught() -> None:
     """Frames overtake each other between stations: whenever two are handed different things the digest tells within a
     heartbeat, and it does not cry wolf."""
     diverged = 0
-    for seed in range(18):
+    for seed in range(amount(9, 18)):
         options = quiet(
             3 + seed % 3,
             medium=1,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ..amounts import amount
 from ..rules import rule
 from . import broken_corosync as broken
 from .corosync import World, simulate
@@ -15,7 +16,7 @@ from .corosync_checks import CHECKERS
 from .corosync_plan import Plan
 from .history_asserts import assert_holds, assert_same_again, assert_same_for_every_hash, block, caught
 
-SEEDS = 160
+SEEDS = amount(80, 160)
 VARIANT_SEEDS = 300
 """Seeds until a broken rule must have been caught."""
 
@@ -41,6 +42,13 @@ VOTES: dict[str, Any] = {"stations": 3, "steps": 300, "faults": 0.08, "votes": 0
 
 STAGES: dict[str, dict[str, Any]] = {"OneLife": CUTS, "PassesParts": CALM, "ForgetsVotes": VOTES}
 """Plans in which the broken rule matters often."""
+
+CAUGHT_AT: dict[str, int] = {
+    "NoLives": 60,
+    "PassesParts": 13,
+    "WaitsOnce": 35,
+}
+"""The seed that showed it last, where that is not one of the first few. After a change another one may be the first."""
 
 CAUGHT_BY: dict[str, set[str]] = {
     "LetsAnybodyIn": {"nodelist"},
@@ -82,7 +90,9 @@ def test_a_broken_rule_is_caught(name: str) -> None:
         return replace(Plan.draw(seed), **STAGES.get(name, {}))
 
     parts = dict(broken.PARTS[name])
-    checker, seed = caught(lambda k: simulate(k, plan(k), **parts), lambda k: simulate(k, plan(k)), VARIANT_SEEDS)
+    checker, seed = caught(
+        lambda k: simulate(k, plan(k), **parts), lambda k: simulate(k, plan(k)), VARIANT_SEEDS, CAUGHT_AT.get(name, 0)
+    )
     assert checker in CAUGHT_BY[name], f"{checker or 'nothing'} at seed {seed}"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ..amounts import amount
 from ..rules import rule
 from . import broken_database as broken
 from .database import World, simulate
@@ -16,7 +17,7 @@ from .database_history import CHECKERS
 from .database_plan import Plan
 from .history_asserts import assert_holds, assert_same_for_every_hash, block, caught
 
-SEEDS = 120
+SEEDS = amount(60, 120)
 VARIANT_SEEDS = 300
 """Seeds until a broken rule must have been caught."""
 
@@ -88,6 +89,16 @@ STAGES: dict[str, Callable[[Plan], Plan]] = {
 }
 """Plans in which the broken rule matters often."""
 
+CAUGHT_AT: dict[str, int] = {
+    "AnyRelease": 9,
+    "OpensAlone": 11,
+    "Overtakes": 13,
+    "PartsKept": 13,
+    "SchemaIgnored": 35,
+    "WithoutTheFile": 11,
+}
+"""The seed that showed it last, where that is not one of the first few. After a change another one may be the first."""
+
 CAUGHT_BY: dict[str, set[str]] = {
     "NoConflicts": {"verdict", "serial"},
     "SeesEqual": {"verdict"},
@@ -134,7 +145,9 @@ def test_a_broken_rule_is_caught(name: str) -> None:
         return STAGES.get(name, honest)(Plan.draw(seed))
 
     parts = dict(broken.PARTS[name])
-    checker, seed = caught(lambda k: simulate(k, plan(k), **parts), lambda k: simulate(k, plan(k)), VARIANT_SEEDS)
+    checker, seed = caught(
+        lambda k: simulate(k, plan(k), **parts), lambda k: simulate(k, plan(k)), VARIANT_SEEDS, CAUGHT_AT.get(name, 0)
+    )
     assert checker in CAUGHT_BY[name], f"{checker or 'nothing'} at seed {seed}"
 
 

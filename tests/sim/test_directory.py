@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from ..amounts import amount
 from . import broken_directory as broken
 from .directory import World, simulate
 from .directory_checks import CHECKERS
 from .directory_plan import Plan
 from .history_asserts import assert_holds, assert_same_again, assert_same_for_every_hash, block, caught
 
-SEEDS = 120
+SEEDS = amount(60, 120)
 VARIANT_SEEDS = 300
 """Seeds until a broken rule must have been caught."""
 
@@ -81,6 +82,15 @@ STAGES: dict[str, Callable[[Plan], Plan]] = {
 }
 """Plans in which the broken rule matters often."""
 
+CAUGHT_AT: dict[str, int] = {
+    "AskBlind": 24,
+    "FixedManager": 20,
+    "ForgetsRemovals": 13,
+    "QueueByArrival": 37,
+    "ViewMovesNothing": 10,
+}
+"""The seed that showed it last, where that is not one of the first few. After a change another one may be the first."""
+
 CAUGHT_BY: dict[str, set[str]] = {
     "ReadsClock": {"reference", "equal"},
     "CountsLeft": {"reference", "equal"},
@@ -120,7 +130,9 @@ def test_a_broken_rule_is_caught(name: str) -> None:
         return STAGES.get(name, honest)(Plan.draw(seed))
 
     parts = dict(broken.PARTS[name])
-    checker, seed = caught(lambda k: simulate(k, plan(k), **parts), lambda k: simulate(k, plan(k)), VARIANT_SEEDS)
+    checker, seed = caught(
+        lambda k: simulate(k, plan(k), **parts), lambda k: simulate(k, plan(k)), VARIANT_SEEDS, CAUGHT_AT.get(name, 0)
+    )
     assert checker in CAUGHT_BY[name], f"{checker or 'nothing'} at seed {seed}"
 
 

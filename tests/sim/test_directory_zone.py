@@ -6,11 +6,12 @@ from collections import Counter
 
 import pytest
 
+from ..amounts import amount
 from .broken_directory_zone import VARIANTS
 from .directory_zone import World, simulate
 from .history_asserts import assert_holds, block, caught
 
-SEEDS = 120
+SEEDS = amount(60, 120)
 VARIANT_SEEDS = 300
 
 CATCHES = {
@@ -27,6 +28,12 @@ CATCHES = {
     "Silent": {"rest"},
 }
 """What each broken rule is seen by."""
+CAUGHT_AT: dict[str, int] = {
+    "AsksAtNoPlace": 33,
+    "RegistersAfterEnd": 245,
+    "Unannounced": 38,
+}
+"""The seed that showed it last, where that is not one of the first few. After a change another one may be the first."""
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -39,7 +46,9 @@ def test_seeds(number: int) -> None:
 def test_broken_rules_are_caught(name: str) -> None:
     parts = VARIANTS[name]
     stage = {"faults": parts["faults"]} if "faults" in parts else {}
-    checker, seed = caught(lambda seed: simulate(seed, **parts), lambda seed: simulate(seed, **stage), VARIANT_SEEDS)
+    checker, seed = caught(
+        lambda seed: simulate(seed, **parts), lambda seed: simulate(seed, **stage), VARIANT_SEEDS, CAUGHT_AT.get(name, 0)
+    )
     assert checker in CATCHES[name], f"seed {seed}: {checker}"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from zenjun.proto.core import Medium
 
+from ..amounts import amount
 from ..timing import in_time, until_enough
 from .bus import draw_bus, possible, simulate_bus
 from .case import Case, Run, check_profile, parse_settings, run
@@ -40,7 +41,7 @@ def planted(seed: int) -> Case:
 def test_what_is_configured_otherwise_or_starved_harms_nobody(profile: str) -> None:
     """Two configurations never have an instance each, and are one cluster once their files are equal; a station that is late and
     loses much has no other one removed; one without memory for large messages holds nobody up."""
-    runs = [run(Case(seed, profile)) for seed in range(8)]
+    runs = [run(Case(seed, profile)) for seed in range(amount(4, 8))]
     assert not [done.result.report for done in runs if done.checker]
     kinds = {bool(done.result.options.other_stations) for done in runs}
     assert kinds == ({True, False} if profile == "divided" else {False})
@@ -102,7 +103,7 @@ def test_profiles_of_what_is_rare_are_what_they_say() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", RARE)
 def test_every_property_holds_in_the_rare_profiles(profile: str) -> None:
-    for seed in range(2 if profile == "wide" else 4):
+    for seed in range(amount(1, 2) if profile == "wide" else amount(2, 4)):
         done = run(Case(seed, profile))
         assert not done.checker, f"{done.case.command()}\n{done.result.report}"
 
@@ -127,7 +128,7 @@ def test_settings_are_read_and_written() -> None:
 def test_a_failure_is_made_small_and_stays_the_same_failure() -> None:
     found = next(done for seed in range(20) if (done := run(planted(seed))).checker)
     small = until_enough(
-        lambda seconds: shrink(found.case, seconds), lambda done: done.result.options.messages < found.result.options.messages, 15
+        lambda seconds: shrink(found.case, seconds), lambda done: done.result.options.messages < found.result.options.messages, 5
     )
     assert small.checker == found.checker == "quorum"
     before, after = found.result.options, small.result.options
@@ -177,7 +178,7 @@ def test_a_hunt_on_two_processes(tmp_path: Path, bus: bool) -> None:
     corpus = tmp_path / "first.txt"
     corpus.write_text(corpus_text([(Case(FAILS, bus=bus), frozenset())]))
     began = time.monotonic()
-    hunt.hunt(8, corpus, jobs=2)
+    hunt.hunt(4, corpus, jobs=2)
     in_time(time.monotonic() - began < 600, "it ends, however busy the machine is")
     assert hunt.count >= 2, "one case at each process at least, however busy the machine is"
     assert hunt.failed == [Case(FAILS, bus=bus)]

@@ -186,13 +186,15 @@ def broken(defect: Fault | str) -> Callable[[Options], Options]:
 
 CAUGHT_AT: dict[Fault | str, int] = {
     Fault.DEAF_NAK: 4,
-    Fault.NO_FLUSH: 6,
-    Fault.NO_CLOSE: 11,
-    Fault.FUTURE: 13,
+    Fault.NO_FLUSH: 8,
+    Fault.NO_CLOSE: 5,
+    Fault.FUTURE: 6,
+    Fault.NO_PIN: 5,
     Fault.OLD_ACKS: 5,
     Fault.FREE_EARLY: 8,
     Fault.OLD_WORD: 20,
     "commit_on_complete": 172,
+    "no_quorum": 7,
     "never_expelled": 26,
     "ignore_restart": 10,
     "forget_promise": 1,

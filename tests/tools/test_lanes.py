@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,6 +95,26 @@ def test_a_lane_behind_gives_way_to_the_others() -> None:
     assert code == 2 and "no such lane: t2" in out
 
 
+def test_lanes_of_a_pool_take_turns_and_whoever_is_done_takes_the_next(tmp_path: Path) -> None:
+    """Two at a time: the third runs beside the first, which waits for the last; never three of them. Each has its log."""
+    at = "d={0}; mkdir $d/r$$; ls $d | grep -c ^r > $d/n$$; {1}; rmdir $d/r$$"
+    wait = "until [ -e $d/last ]; do sleep 0.05; done"
+    parts = [wait, "true", "true", "touch $d/last"]
+    code, out = lanes("--at-once", "p=2", *(f"p/t{k}={at.format(tmp_path, part)}" for k, part in enumerate(parts)))
+    assert code == 0 and all(f"-- p/t{k}: passed" in out for k in range(len(parts))), out
+    assert max(int(path.read_text()) for path in tmp_path.glob("n*")) <= 2
+    assert out.index("p/t2: passed") < out.index("p/t0: passed")
+    order = tmp_path / "order"
+    code, out = lanes(*(f"p/t{k}=echo {k} >> {order}" for k in range(3)))
+    assert code == 0 and order.read_text() == "0\n1\n2\n", out
+    code, out = lanes("p/t0=exit 3", f"p/t1=touch {tmp_path}/after")
+    assert code == 1 and not (tmp_path / "after").exists(), "nothing is started any more"
+    for wrong in ("p=0", "p", "q=2"):
+        assert lanes("--at-once", wrong, "p/t0=true")[0] == 2
+    code, out = lanes("--behind", "p", "p/t0=echo niceness $(nice)")
+    assert code == 0 and "niceness 19\n" in out, out
+
+
 LATE = """
 import os
 from pathlib import Path
@@ -118,18 +139,21 @@ def test_wrong():
 
 @pytest.fixture
 def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], tuple[int, str, list[int]]]:
-    """Runs tests of a folder that waits for time, or one that computes; exit code, what was said, attempts of each. Not of one
-    that is collected beside these tests (tools/test)."""
+    """Runs tests of a folder that waits for time, or one that computes; exit code, what was said, attempts of each. Not in a
+    folder that is collected beside these tests (tools/test)."""
     monkeypatch.setenv("ATTEMPTS", str(tmp_path))
 
     def run(folder: str, tests: str) -> tuple[int, str, list[int]]:
-        path = ROOT / "tests" / folder / f"test_attempts_{os.getpid()}.py"
+        base = ROOT / "out" / f"attempts-{os.getpid()}"
+        path = base / folder / "test_attempts.py"
+        path.parent.mkdir(parents=True)
         path.write_text(LATE)
         try:
             ids = " ".join(f"{path.relative_to(ROOT)}::test_{name}" for name in tests.split())
-            code, out = lanes(f"t1={sys.executable} -m pytest -q -p no:cacheprovider {ids}; echo and went on", "t2=true")
+            command = f"{sys.executable} -m pytest -q -p no:cacheprovider -p tests.conftest {ids}"
+            code, out = lanes(f"t1={command}; echo and went on", "t2=true")
         finally:
-            path.unlink()
+            shutil.rmtree(base)
         made = [tmp_path / name for name in tests.split()]
         return code, out, [each.stat().st_size for each in made if each.exists()]
 

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import ipc, namespaces, network
+from . import forking, ipc, namespaces, network
 from .errors import LabError, LabNotFound, LabTimeout
 
 CAPTURE_READY_S = 5.0
@@ -36,9 +36,9 @@ class Agent:
         self._station = station
         self._description = description
         self._ports = {link: network.Port(station, network.interface_name(link), link=link) for link in range(1, links + 1)}
-        self._daemon: subprocess.Popen[bytes] | None = None
+        self._daemon: subprocess.Popen[bytes] | forking.Forked | None = None
         self._capture: subprocess.Popen[str] | None = None
-        self._beside: list[subprocess.Popen[bytes]] = []
+        self._beside: list[subprocess.Popen[bytes] | forking.Forked] = []
 
     def _port(self, request: ipc.Message) -> network.Port:
         """The interface on the link that a request names, the first one's if it names none."""
@@ -71,10 +71,12 @@ class Agent:
         self._daemon = self._start(request, "the daemon")
         return {"daemon": self._daemon_state()}
 
-    def _start(self, request: ipc.Message, what: str) -> subprocess.Popen[bytes]:
+    def _start(self, request: ipc.Message, what: str) -> subprocess.Popen[bytes] | forking.Forked:
         """A program in the station's namespace that ends with this agent."""
         try:
             with Path(request["log"]).open("ab") as log:
+                if forking.can_start(request["argv"], request["env"]):
+                    return forking.Forked(request["argv"], request["env"], request["cwd"], log)
                 return subprocess.Popen(
                     request["argv"],
                     stdin=subprocess.DEVNULL,

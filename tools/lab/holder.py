@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from . import agent, ipc, namespaces, network
+from . import agent, forking, ipc, namespaces, network
 from .errors import LabError, LabNotFound, LabTimeout, checked
 from .impair import Impairment
 
@@ -41,7 +41,8 @@ INFO_NAME: Final = "lab.json"
 
 @dataclass(frozen=True)
 class Settings:
-    """What a lab is made of. directory: its folder, which exists; remove: whether to delete the folder at the end."""
+    """What a lab is made of. directory: its folder, which exists; remove: whether to delete the folder at the end; fork:
+    whether daemons are forks (forking.py)."""
 
     name: str
     stations: int
@@ -55,6 +56,7 @@ class Settings:
     remove: bool
     hairpin: bool = False
     links: int = 1
+    fork: bool = False
 
 
 class Station:
@@ -433,6 +435,8 @@ def main() -> int:
         _lock(Path(settings.directory))
         holder = Holder(settings, namespaces.enter_lab())
         os.chdir("/")
+        if settings.fork:
+            forking.load()
         holder.fork_agents()
         holder.build()
         holder.listen()

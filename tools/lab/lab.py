@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from . import awaiting, files, ipc
+from . import awaiting, files, forking, ipc
 from .errors import LabError, LabNotFound, LabTimeout, checked
 from .impair import Impairment
 from .network import LINKS_MAX
@@ -152,6 +152,7 @@ class Lab:
             "links": self.links,
             "impairment": self._impairment.to_json(),
             "remove": self._own_directory,
+            "fork": forking.is_wanted(),
         }
         with (self.directory / "holder.log").open("ab") as log:
             self._holder = subprocess.Popen(

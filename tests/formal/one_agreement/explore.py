@@ -2,10 +2,13 @@
 
 By hand: ``python -m tests.formal.one_agreement.explore`` for the table; ``… explore crash3`` for one;
 ``… explore crash3 stranger`` without a rule; ``… explore "numbers=4 data=1 out=1" joiner_waits`` with other bounds.
+``… explore --record`` writes what the table's large searches have found, with the digest of what was searched
+(``proven.txt``): the tests make only the others, until the model is changed (as ``tests/formal/checker.py`` has it).
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -17,6 +20,9 @@ from enum import IntFlag
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+PROVEN = FOLDER / "proven.txt"
+LARGE_STATES = 500_000
+"""Searches of so many states or more are recorded."""
 DEADLINE_S = 450
 """For each run. The longest in the tests takes half a minute of processor time."""
 
@@ -186,6 +192,35 @@ def build(folder: Path) -> Path:
     return program
 
 
+def is_large(name: str) -> bool:
+    return CONFIGURATIONS[name].states >= LARGE_STATES
+
+
+def digest_of(name: str) -> str:
+    """Of all that decides what a search finds."""
+    sources = [path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix in (".cpp", ".h")]
+    return hashlib.sha256(b"\0".join([CONFIGURATIONS[name].options.encode(), *sources])).hexdigest()[:16]
+
+
+def proofs() -> dict[str, tuple[int, str]]:
+    """States found and digest of the recorded searches, by configuration. All went to their ends without an error."""
+    rows = [line.split() for line in PROVEN.read_text().splitlines()]
+    return {name: (int(states), digest) for name, states, digest in rows}
+
+
+def record(program: Path) -> int:
+    """Make the large searches. Writes nothing, and returns 1, if one fails."""
+    lines = []
+    for name in filter(is_large, CONFIGURATIONS):
+        result = run(program, CONFIGURATIONS[name].options)
+        print(f"{name:8} {result.states:9} states  errors {result.errors}  {result.seconds:6.1f} s", flush=True)
+        if result.errors or not result.complete:
+            return 1
+        lines.append(f"{name} {result.states} {digest_of(name)}\n")
+    PROVEN.write_text("".join(lines))
+    return 0
+
+
 def rules() -> list[str]:
     """All that can be left out, as model.h has them."""
     table = re.search(r"#define RULES\(X\)(.*?)\nenum", (FOLDER / "model.h").read_text(), re.DOTALL)
@@ -230,6 +265,8 @@ def main(arguments: list[str]) -> int:
     every = {**CONFIGURATIONS, **LARGE}
     with tempfile.TemporaryDirectory(prefix="zenjun-formal-") as scratch:
         program = build(Path(scratch))
+        if arguments == ["--record"]:
+            return record(program)
         if arguments:
             known = every.get(arguments[0])
             options = known.options if known else arguments[0]
