@@ -254,7 +254,11 @@ class Branch:
         if self.writer.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
             raise IntegrityError("FOREIGN KEY constraint failed")
         self._refuse_null_keys()
-        changes: bytes = self._session.changeset()
+        self._guard.is_own = True  # the session prepares statements
+        try:
+            changes: bytes = self._session.changeset()
+        finally:
+            self._guard.is_own = False
         return changes
 
     def change_schema(self, sql: str, bindings: Bindings = None) -> None:

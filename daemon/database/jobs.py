@@ -18,6 +18,8 @@ _T = TypeVar("_T")
 SLOW_S: Final = 0.05
 """A short job that took so long, besides its waits for a processor, has met a slow disk, or rows that take long: the next ones
 are the thread's."""
+RECENT_S: Final = 0.01
+"""For so long what the kernel has said is used again; waits since then count for a job that has begun since."""
 SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
 """Nanoseconds that the thread has run, and that it has waited for a processor."""
 SLOW_PAUSE_S: Final = 2.0
@@ -67,6 +69,8 @@ class Jobs:
         self._held = 0
         """Calls of ``run`` whose results have not gone on."""
         self._slow_until = 0.0
+        self._starved_before = (-RECENT_S, 0.0)
+        """When it was asked for last, and what it was."""
         self._closed = False
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -127,7 +131,10 @@ class Jobs:
 
     def run_now(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """What ``run_short`` does while ``is_free``."""
-        began, starved = self._clock(), self._starved()
+        began = self._clock()
+        if began - self._starved_before[0] >= RECENT_S:  # the kernel is asked, which takes as long as a short job
+            self._starved_before = (began, self._starved())
+        starved = self._starved_before[1]
         try:
             return function(*arguments)
         finally:

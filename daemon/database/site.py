@@ -9,14 +9,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import apsw
 
 from ...proto.service.base import Effect, Emit, Place, Source
 from ...proto.service.database.fate import fate
 from ...proto.service.database.given import encode_given
-from ...proto.service.database.machine import Answer, Failed, Give, Granted, Machine, Reached
+from ...proto.service.database.machine import Answer, Durability, Failed, Give, Granted, Machine, Reached
 from ...proto.service.database.messages import PART_HEAD_BYTES, Position, Txid, Want, decode, is_common
 from ...proto.service.database.parts import PART_BYTES
 from ...proto.service.database.roll import NOTHING, Sites
@@ -257,12 +257,8 @@ class Site:
 
     @property
     def is_free(self) -> bool:
-        """``work_now`` may be called."""
+        """``submit`` may be called."""
         return self._jobs.is_free
-
-    def work_now(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run something that takes no time and no disk, here and now."""
-        return self._jobs.run_now(function, *arguments)
 
     async def work(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run something in the thread that has the copy, after what it was given before."""
@@ -511,6 +507,17 @@ class Site:
                 self._out.put_beside(Piece(Kind.ACK, piece.to, piece.place, piece.number, answer).encode())
 
     # ---- effects
+
+    def submit(self, data: bytes, durability: Durability) -> None:
+        """Give the machine an encoded transaction, while ``is_free``. Nothing else changes by that, and there is nothing to look
+        at: a program's request comes as often as a message of the order."""
+        assert self.machine is not None
+        effects = self.machine.submit_encoded(data, durability)
+        if all(type(effect) is Emit for effect in effects):
+            for effect in effects:
+                self._out.put(cast(Emit, effect).data)
+        else:
+            self.carry_out(effects)
 
     def carry_out(self, effects: Sequence[Effect], *, sends: bool = True) -> None:
         failed = ""

@@ -98,7 +98,7 @@ class Waiting:
         if self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(LATE_S, self._look_for_late)
         if site.is_free and not self._is_sending:
-            site.carry_out(site.work_now(machine.submit_encoded, data, durability))
+            site.submit(data, durability)
             return True
         self._unsent.append((data, durability))
         if not self._is_sending:

@@ -119,9 +119,9 @@ class Site:
     def site(self, name: str) -> Site:
         return self
 
-    def work_now(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        assert self.is_free
-        return function(*arguments)
+    def submit(self, data: bytes, durability: Durability) -> None:
+        assert self.is_free and self.machine is not None
+        self.carry_out(self.machine.submit_encoded(data, durability))
 
     async def work(self, function: Callable[..., Any], *arguments: Any) -> Any:
         self.jobs += 1
