@@ -12,7 +12,7 @@ import itertools
 import struct
 from collections.abc import Callable, Iterator
 from enum import IntEnum
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Final, NamedTuple
 
 import apsw
@@ -20,7 +20,7 @@ import apsw
 from ...proto.service.base import Place, Source
 from ...proto.service.database.given import decode_given
 from ...proto.service.database.machine import Given
-from ...proto.service.database.messages import DIGEST_BYTES, next_digest
+from ...proto.service.database.messages import next_digest
 from ...proto.service.database.rows import RowsDamaged, RowsFailed, Verdict
 from .copy import CHUNK_BYTES, SPARE_BYTES, Entries, FileRows, Frozen, bases, install
 from .pages import Incoming, Offer, ranges, wanted_of
@@ -79,7 +79,7 @@ def steps_of(frozen: Frozen, to: Source, place: Place, message_max: int) -> Iter
     the acknowledgements that are waited for. Reads the disk."""
     size = min(CHUNK_BYTES, message_max - _HEAD.size)
     numbers = itertools.count()
-    hashed = blake2b(digest_size=DIGEST_BYTES)
+    hashed = sha256()
 
     def step(kind: Kind, data: bytes = b"", until: int = -1) -> Step:
         number = next(numbers)

@@ -12,14 +12,16 @@ import os
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import blake2b
+from hashlib import sha256
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from ...proto.service.database.messages import DIGEST_BYTES
 from . import vfs
 from .files import Files
 from .vfs import SUM_BYTES
+
+if TYPE_CHECKING:
+    import hashlib
 
 BLOCK_BYTES: Final = 4096
 RANGE_BLOCKS: Final = 2048
@@ -28,6 +30,7 @@ RANGES_MAX: Final = 2
 """Ranges under way, which is what both ends have in memory."""
 _HEAD: Final = struct.Struct("!QQQ")
 
+Hash: TypeAlias = "hashlib._Hash"
 Read: TypeAlias = Callable[[int, int], bytes]
 """Reads (offset, size) of a file that is here; fewer bytes at its end."""
 
@@ -81,7 +84,7 @@ def wanted_of(answer: bytes, data: bytes) -> bytes:
     return b"".join([view[at : at + BLOCK_BYTES] for number, at in enumerate(starts) if is_wanted(answer, number)])
 
 
-def ranges(path: Path, message_max: int, hashed: blake2b) -> Iterator[tuple[Offer, bytes]]:
+def ranges(path: Path, message_max: int, hashed: Hash) -> Iterator[tuple[Offer, bytes]]:
     """The ranges of a file, with what they have. message_max: bytes of an encoded offer. hashed: gets all of the file."""
     number = max(1, min(RANGE_BLOCKS, (message_max - _HEAD.size) // SUM_BYTES))
     size, seed = path.stat().st_size, int.from_bytes(os.urandom(8), "big")
@@ -121,7 +124,7 @@ class Incoming:
         """Of the file, and of what has been offered of it."""
         self._ranges: deque[_Range] = deque()
         self._data = bytearray()
-        self._hashed = blake2b(digest_size=DIGEST_BYTES)
+        self._hashed = sha256()
 
     def offer(self, offer: Offer) -> bytes:
         """Take the blocks of a range that are here; the answer wants the others. Raises OSError, ValueError."""
