@@ -52,6 +52,8 @@ PROGRAM_EVENTS: Final = (
 NO_ANSWER: Final = "mcast"
 RESERVE_S: Final = 5.0
 """After a ring has begun, when its programs have dealt with it: rule Y3's numbers are made durable for the next ones."""
+SHOW_S: Final = 0.005
+"""After a ring has begun, when the first messages to it are through."""
 NS_PER_MS: Final = 1_000_000
 PATIENCE_MS: Final = 1000
 """With a longer ``fail_timeout_ms``, which gives a node time to stop (``zenjun corosync config --stop-time``): it needs it here,
@@ -109,8 +111,11 @@ class Process:
             "quorum": Quorums(self),
             "votequorum": Votequorums(self),
         }
+        self._noted: results.RingId | None = None
+        self._to_show: list[tuple[tuple[int, ...], str]] = []
+        """Members and the journal's text of rings that have been noted."""
         self._shown: tuple[int, ...] = ()
-        self._shown_id: results.RingId | None = None
+        """Members of the last one that libcmap has."""
         self._alarm: asyncio.TimerHandle | None = None
         self._due: int | None = None
         self._why_alone = "starting"
@@ -138,6 +143,7 @@ class Process:
 
     async def close(self) -> None:
         """Programs see their connections end, and the others this node leave."""
+        self._show_rings()
         if self._alarm is not None:
             self._alarm.cancel()
         asyncio.get_running_loop().remove_reader(self.server.fileno())
@@ -146,6 +152,7 @@ class Process:
 
     def stop(self, reason: str, code: Exit = Exit.REFUSED) -> None:
         """Nothing more happens here."""
+        self._show_rings()
         self.journal.error("stop", reason, code=int(code))
         if not self.stopped.done():
             self.stopped.set_result(code)
@@ -164,7 +171,7 @@ class Process:
         self.apply(call(time.monotonic_ns()))
         if self.stopped.done():  # what has not been applied has not happened
             return
-        self._show_ring()
+        self._note_ring()
         self._set_alarm()
         self._resume()
         if self._users_changed:
@@ -185,22 +192,30 @@ class Process:
         self._alarm = self._due = None
         self._input(self.standin.ring.on_timer)
 
-    def _show_ring(self) -> None:
-        """The journal and libcmap hear of a new ring."""
+    def _note_ring(self) -> None:
+        """Of a new ring the journal and libcmap hear a moment later: programs have just been told, and what they say to it is
+        not to wait for that."""
         ring, v = self.standin.ring, self.standin.votequorum
-        if ring.id == self._shown_id:
+        if ring.id == self._noted:
             return
-        members = ring.members
-        keys.show_ring(self.conf, self.maps[0], self._shown, members)
-        self._shown, self._shown_id = members, ring.id
-        if ring.wants_reserve:
-            self.after(RESERVE_S, lambda: self._input(ring.reserve))
-        nodes = " ".join(map(str, members))
-        why = f" ({self._why_alone})" if len(members) == 1 else ""
+        self._noted = ring.id
+        nodes = " ".join(map(str, ring.members))
+        why = f" ({self._why_alone})" if len(ring.members) == 1 else ""
         quorum = "quorum" if v.quorate else "no quorum"
-        self.journal.info(
-            "ring", f"ring {ring.id.node}.{ring.id.seq:x} of nodes {nodes}{why}: {quorum}, {v.total} votes of {v.expected}"
-        )
+        text = f"ring {ring.id.node}.{ring.id.seq:x} of nodes {nodes}{why}: {quorum}, {v.total} votes of {v.expected}"
+        self._to_show.append((ring.members, text))
+        if len(self._to_show) == 1:
+            self.after(SHOW_S, self._show_rings)
+
+    def _show_rings(self) -> None:
+        """Those that have been noted. Before a program asks libcmap, or this process ends: nobody sees the keys of before."""
+        rings, self._to_show = self._to_show, []
+        for members, text in rings:
+            keys.show_ring(self.conf, self.maps[0], self._shown, members)
+            self._shown = members
+            self.journal.info("ring", text)
+        if rings and self.standin.ring.wants_reserve:
+            self.after(RESERVE_S, lambda: self._input(self.standin.ring.reserve))
 
     # ---- the order
 
@@ -392,7 +407,7 @@ class Process:
                     self.order.on_item(item)
         if not self.stopped.done():
             self._resume()
-            self._show_ring()
+            self._note_ring()
             self._set_alarm()
             if self._users_changed:
                 self._allow()
@@ -446,6 +461,8 @@ class Process:
                 self.server.answer(program.number, refusal(message, Code.NOT_SUPPORTED))
             return
         program.asked = found.name
+        if program.service == "cmap":
+            self._show_rings()
         try:
             self.services[program.service].asked(program, found)
         finally:

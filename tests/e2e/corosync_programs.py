@@ -21,7 +21,8 @@ from .pacemaker_common import Cluster, Stack, nodes_of, wait_for
 
 CONFIG: Final = '#define HAVE_CRC32 1\n#define LOCALSTATEDIR "/var"\n#define _GNU_SOURCE 1\n'
 LIBRARIES: Final = ("cpg", "quorum", "votequorum", "cmap", "cfg", "sam", "corosync_common", "qb")
-LONG_S: Final = 600.0
+LONG_S: Final = 900.0
+"""cpgbenchzc: 50 sizes of 10 s each."""
 
 
 class Said(NamedTuple):
