@@ -13,6 +13,7 @@ from threading import Event
 from unittest.mock import Mock
 
 import pytest
+from zenjun.daemon import config as configuration
 from zenjun.daemon.config import ConfigError
 from zenjun.daemon.corosync import keys
 from zenjun.daemon.corosync.codec import Request, refusal
@@ -24,14 +25,17 @@ from zenjun.daemon.corosync.maps import STRING, U8, U32, VALUE_MAX, Map, Track, 
 from zenjun.daemon.corosync.nodes import Nodes
 from zenjun.daemon.corosync.order import LOOKS, Order
 from zenjun.daemon.corosync.past import Past, PastError
+from zenjun.daemon.corosync.process import Process as StandInProcess
 from zenjun.daemon.corosync.process import is_silent, patience_s
 from zenjun.daemon.corosync.programs import Program
-from zenjun.daemon.corosync.table import MAPPED_DATA, MAPPED_LENGTH
-from zenjun.proto.service.corosync.cpg import Cpg
+from zenjun.daemon.corosync.table import MAPPED_DATA, MAPPED_LENGTH, REQUESTS
+from zenjun.proto.service.corosync.cpg import Cpg, Room
 from zenjun.proto.service.corosync.messages import VERSION, Process, Reason
 from zenjun.proto.service.corosync.results import Address, Code, Confchg, Members
+from zenjun.proto.service.corosync.ring import UnderWay
 
 from ..rules import rule
+from .corosync_alone import command
 
 GOOD = """# a comment
 totem {
@@ -417,6 +421,46 @@ def test_the_patience_with_zenjund() -> None:
     times = {(400, 150): 0.4, (1000, 0): 1.0, (2700, 150): 1.0, (10_000, 0): 1.0, (9000, 3000): 3.0}
     for (fail, quorum), wanted in times.items():
         assert patience_s(Mock(fail_timeout_ms=fail, quorum_timeout_ms=quorum)) == wanted, (fail, quorum)
+
+
+def wanted_key(key: bytes) -> bytes:
+    """libcmap's request for a key."""
+    layout = next(layout for layout in REQUESTS if (layout.service, layout.name) == ("cmap", "get"))
+    out = bytearray(layout.size)
+    struct.pack_into("<i4xi", out, 0, layout.id, len(out))
+    at = next(field.offset for field in layout.fields if field.name == "key")
+    struct.pack_into("<H6x256s", out, at, len(key), key)
+    struct.pack_into("<Q", out, next(field.offset for field in layout.fields if field.name == "length"), 100)
+    return bytes(out)
+
+
+def test_a_ring_is_shown_when_somebody_asks_or_a_moment_later(tmp_path: Path) -> None:
+    """Programs that have been told of it do not wait for the journal and libcmap, and never see the keys of before."""
+    command(tmp_path)
+    config, journal, ready = configuration.load(tmp_path / "z.toml"), Mock(), os.eventfd(0)
+
+    async def run() -> None:
+        server = Mock(**{"under_way.return_value": UnderWay(), "room.return_value": Room(), "fileno.return_value": ready})
+        process = StandInProcess(config, load(tmp_path / "corosync.conf"), Past(tmp_path), server, journal)
+        process.start()
+        assert not journal.info.called
+        program = process.programs[1] = Program(1, "cmap", 1, 0)
+        process._ask(program, wanted_key(b"runtime.members.1.status"), said=False)
+        assert b"joined" in server.answer.call_args.args[1] and "ring 1." in journal.info.call_args.args[1]
+        ring = process.standin.ring
+        for count in (2, 3):
+            process._input(lambda _: ring._make_alone(()))
+            assert journal.info.call_count == count - 1, "the last one is not shown yet"
+            if count == 2:
+                while journal.info.call_count < count:
+                    await asyncio.sleep(0.001)
+        await process.close()
+        assert journal.info.call_count == 3 and f"ring 1.{ring.id.seq:x} " in journal.info.call_args.args[1]
+
+    try:
+        asyncio.run(asyncio.wait_for(run(), 60))
+    finally:
+        os.close(ready)
 
 
 @pytest.fixture
