@@ -28,6 +28,9 @@ if os.environ.get("ZENJUN_NO_SKIP") == "1":
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Labs start their daemons as forks unless the environment, or a folder's conftest.py, says otherwise (tools/lab/forking.py).
+os.environ.setdefault("ZENJUN_LAB_FORK", "1")
+
 NO_DOCKER = "Docker cannot be had here"
 """How the reason begins when tests that need containers cannot run; it is shown in large letters."""
 NO_UML = "User-Mode Linux cannot be had here"
