@@ -22,6 +22,8 @@ from ...proto.service.database.changeset import summary
 from . import vfs
 from .errors import InternalError, OperationalError
 from .guarding import is_recorded
+from .leases import automatic
+from .numbering import column_of, highest_number
 from .plain import Plain
 
 __all__ = ["PAUSE_S", "WAL_BYTES_MAX", "Applied", "Applier"]
@@ -70,6 +72,8 @@ class Applier:
         self._version = -1
         self._keys: dict[str, tuple[int, ...] | None] = {}
         self._plain = Plain(connection)
+        self._numbers: dict[str, str | None] = {}
+        """The column with the numbers of a table's rows, as far as it has been asked for; None: it has none to pick."""
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -157,7 +161,19 @@ class Applier:
         if version != self._version:
             self._version = version
             self._keys.clear()
+            self._numbers.clear()
             self._plain.forget()
+
+    def highest(self, table: str) -> int | None:
+        """See ``proto.service.database.rows.Rows``. Errors are apsw's."""
+        if not self.knows_schema:
+            self.look()
+        if table not in self._numbers:
+            # Ids of AUTOINCREMENT tables are used once, and others may have those above the highest row (rule K7).
+            found = None if table in automatic(self.connection) else column_of(self.connection, table)
+            self._numbers[table] = found
+        column = self._numbers[table]
+        return None if column is None else highest_number(self.connection, table, column)
 
     def _key(self, table: str) -> tuple[int, ...] | None:
         """What a changeset has to have as the key of this table, by column; None: no table of the program's. Generated columns

@@ -457,7 +457,8 @@ class Process:
         raise Refused("conflict", f"others change the catalogue all the time ({answer.verdict.value})")
 
     def _written(self, sql: str, bindings: tuple[Any, ...]) -> Write:
-        """A statement on a branch of the catalogue. Raises Refused if it violates a constraint, or changes nothing."""
+        """A statement on a branch of the catalogue. Raises Refused if it violates a constraint, or makes one database too many:
+        those that are made at the same time are counted as well."""
         import apsw
 
         with Branch(self.catalogue.files.link.resolve()) as branch:
@@ -467,6 +468,9 @@ class Process:
                 branch.execute(sql, bindings)
             except apsw.ConstraintError:
                 raise Refused("exists", f"there is a database {bindings[-1]!r} already") from None
+            found: list[Any] = branch.execute("SELECT count(*) FROM databases").fetchall()
+            if (count := int(found[0][0])) > DATABASES_MAX:
+                raise Refused("full", f"there are {count - 1} databases, as many as there may be")
             body = encode_body([(Segment.CHANGESET, branch.changeset())])
             branch.end()
         return Write(self.txid(), epoch, version, (table_hash("databases"),), body)

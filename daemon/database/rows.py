@@ -189,9 +189,13 @@ class SqliteRows:
             elif kind is Segment.LEASE:
                 if not apply_lease(self.connection, version, data):
                     return Verdict.IMAGE
-            elif kind is Segment.SQL and not self._change_schema(data):
-                return Verdict.IMAGE
+            elif kind is Segment.NUMBERED or (kind is Segment.SQL and not self._change_schema(data)):
+                return Verdict.IMAGE  # what is numbered has its numbers when it comes here (rule K8)
         return Verdict.DONE
+
+    def highest(self, table: str) -> int | None:
+        with self._guarded():
+            return self.applier.highest(table)
 
     def gate(self, is_open: bool) -> None:
         with self._guarded(), self._transaction():

@@ -34,6 +34,8 @@ class Worker:
         """The cursor with whose last row the transaction ends."""
         self.committing: Txid | None = None
         """The transaction that is being committed."""
+        self._lone: Cursor | None = None
+        """Of a statement that is a transaction of its own and has written."""
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="distant")
 
     def run(self, call: Mapping[str, Any]) -> bytes:
@@ -110,16 +112,19 @@ class Worker:
     def _run(self, call: Mapping[str, Any]) -> dict[str, Any]:
         c = self._begin(call)
         cursor = Cursor(c)
+        is_lone, self._lone = call.get("alone") is True and not c._explicit, None
+        (c._lone.begin if is_lone and not c.in_transaction else c._lone.end)()
         try:
             cursor.execute(str(call["sql"]), bindings_from_json(call.get("args")) or ())
         except Exception:
-            if call.get("alone") is True and not c._explicit:
+            if is_lone:
                 c.rollback()
             raise
         reply = {
             "description": cursor.description, "rowcount": cursor.rowcount, "lastrowid": cursor.lastrowid, "seen": self._seen(),
         }  # fmt: skip
-        only_read = call.get("alone") is True and not c._explicit and c._lock is None and not (c._branch and c._branch.is_writing)
+        only_read = is_lone and c._lock is None and not (c._branch and c._branch.is_writing)
+        self._lone = cursor if is_lone else None
         return reply | self._batch(int(call["cursor"]), cursor, ends=only_read)
 
     def _batch(self, number: int, rows: Iterator[Any], *, ends: bool) -> dict[str, Any]:
@@ -145,6 +150,8 @@ class Worker:
 
     def _many(self, call: Mapping[str, Any]) -> dict[str, Any]:
         c = self._begin(call)
+        c._lone.end()
+        self._lone = None
         cursor = Cursor(c)
         cursor.executemany(str(call["sql"]), [bindings_from_json(each) for each in call["many"]])
         return {"rowcount": cursor.rowcount, "seen": self._seen()}
@@ -156,7 +163,10 @@ class Worker:
         finally:
             self.committing = None
             self._rows.clear()
-        return {"seen": list(self._c._seen)}
+        if self._lone is None:
+            return {"seen": list(self._c._seen)}
+        self._c._lone.settle(self._lone)
+        return {"seen": list(self._c._seen), "lastrowid": self._lone.lastrowid}
 
     def _rollback(self, call: Mapping[str, Any]) -> dict[str, Any]:
         self._rows.clear()

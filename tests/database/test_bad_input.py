@@ -1,7 +1,11 @@
 """What programs and stations send that is not what it should be, line by line as the design lists it.
 
-Messages of a group are in ``test_machine.py`` (malformed, strangers, the future), the format of changesets in
-``test_changesets.py``, names in ``test_files.py``, transactions that stay open in ``test_ageing.py``.
+Messages of a group are in ``test_machine.py`` (malformed, strangers, the future, other epochs and databases), the format of
+changesets in ``test_changesets.py``, what a transaction does not say in ``test_vector.py``, names in ``test_files.py``, files in
+``test_importing.py``, transactions that stay open in ``test_ageing.py``, programs that go in ``test_waiting.py``.
+
+Limits: databases in ``test_catalogue.py``, rows that are read in ``test_driver.py``, sessions in ``test_zones.py``, the longest
+transaction and 256 connections in ``tests/e2e/test_database_long.py``.
 """
 
 from __future__ import annotations

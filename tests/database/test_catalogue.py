@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import pytest
 from zenjun.daemon.client import Message
 from zenjun.daemon.config.reader import parse
 from zenjun.daemon.database.copy import CatalogueRows, open_copy
@@ -16,6 +17,8 @@ from zenjun.daemon.database.files import Files
 from zenjun.daemon.database.process import Process
 from zenjun.daemon.database.site import Site
 from zenjun.daemon.observe import Journal
+from zenjun.daemon.programs import Refused
+from zenjun.proto.service.database.certify import table_hash
 
 from ..rules import rule
 from .test_process import CONFIG
@@ -180,3 +183,18 @@ def test_a_file_of_a_newer_database_is_not_replaced_for_an_old_list(tmp_path: Pa
     assert _kept(tmp_path)
     _run(Process(process.config, tmp_path, process.journal), what)
     assert not _kept(tmp_path)
+
+
+def test_there_are_64_databases_at_most(tmp_path: Path) -> None:
+    """Counted where the last one is made: of two at the same time one is rejected, and counts again."""
+    process = _process(tmp_path)
+    sql = "INSERT INTO databases(uuid, options, name) VALUES(?, '{}', ?)"
+    catalogue, _ = open_copy(Files(tmp_path, "zenjun"), bytes(16), CatalogueRows)
+    catalogue.connection.executemany(sql, [(SHOP, f"name{k}") for k in range(62)])
+    write = process._written(sql, (OTHER, "last"))
+    assert write.body and write.reads == (table_hash("databases"),)
+    catalogue.connection.execute(sql, (SHOP, "another"))
+    with pytest.raises(Refused, match="there are 64 databases"):
+        process._written(sql, (OTHER, "last"))
+    assert process._written("DELETE FROM databases WHERE name = ?", ("another",)).body
+    catalogue.close()

@@ -19,9 +19,18 @@ from zenjun.daemon.database.errors import error_of
 from zenjun.daemon.database.files import Files
 from zenjun.daemon.database.leases import encode_lease
 from zenjun.daemon.database.wire import to_bytes, to_text
-from zenjun.proto.service.database.certify import table_hash
+from zenjun.proto.service.database.certify import Certifier, table_hash
 from zenjun.proto.service.database.errand import Outcome
-from zenjun.proto.service.database.messages import Position, Segment, Txid, decode_body, encode_body, next_digest
+from zenjun.proto.service.database.messages import (
+    READS_MAX,
+    Position,
+    Segment,
+    Txid,
+    decode_body,
+    encode_body,
+    is_numbered,
+    next_digest,
+)
 from zenjun.proto.service.database.rows import Entry, Verdict
 
 from ..rules import rule
@@ -119,6 +128,8 @@ def commit(rows: FileRows, arguments: dict[str, Any]) -> int:
     txid, body = Txid.decode(to_bytes(arguments["txid"])), to_bytes(arguments["body"])
     if (known := rows.version_of(txid)) is not None:
         return known
+    if is_numbered(body):
+        body, _ = Certifier().numbered(rows, body)
     last = rows.position()
     digest = next_digest(last.digest, last.version + 1, txid, body)
     assert rows.write(Entry(Position(last.epoch, last.version + 1, digest), txid, body)) is Verdict.DONE
@@ -225,6 +236,19 @@ def test_what_was_read_is_sent(local: Local) -> None:
         other.execute("INSERT INTO t VALUES(12, 'x')")
     assert local.reads == set()
     other.close()
+    c.close()
+
+
+@rule("K2")
+def test_more_rows_than_a_transaction_can_name(local: Local) -> None:
+    """4,096 of them; one more, and it is the tables."""
+    c = db.connect("shop")
+    for number in (READS_MAX, READS_MAX + 1):
+        for key in range(number):
+            c.execute("SELECT v FROM t WHERE id = ?", (key,)).fetchall()
+        c.execute("INSERT INTO t VALUES(?, 'x')", (-number,))
+        c.commit()
+        assert len(local.reads) == READS_MAX if number == READS_MAX else table_hash("t") in local.reads
     c.close()
 
 

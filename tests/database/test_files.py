@@ -94,7 +94,8 @@ def test_the_folder_belongs_to_one_station(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "good"), [("shop", True), ("a-b_9", True), ("", False), ("A", False), ("x" * 49, False), ("a/b", False)]
+    ("name", "good"),
+    [("shop", True), ("a-b_9", True), ("", False), ("A", False), ("x" * 48, True), ("x" * 49, False), ("a/b", False)],
 )
 def test_names(name: str, good: bool) -> None:
     assert is_name(name) is good

@@ -47,6 +47,9 @@ class MemoryRows:
         self.entries.append(entry)
         return Verdict.DONE
 
+    def highest(self, table: str) -> int | None:
+        return None
+
     def gate(self, is_open: bool) -> None:
         if self.fails:
             raise RowsFailed("disk full")
@@ -524,6 +527,26 @@ def test_what_is_no_message_or_comes_from_strangers_changes_nothing() -> None:
     order.deliver()
     assert order.machines[2, 1].dropped == {"malformed": 2, "stranger": 1, "future": 1}
     assert shared.active == {(1, 1), (2, 1), (3, 1)} and not shared.synced
+
+
+def test_what_is_of_another_epoch_changes_nothing() -> None:
+    """Of one that is over, or that nobody knows; a transaction is rejected, so that its program learns it."""
+    order = opened()
+    shared = order.machines[1, 1].shared
+    assert shared is not None
+    order.take_effects(Answer)
+    for number, epoch in enumerate((shared.epoch - 1, shared.epoch + 9)):
+        write = m.Write(m.Txid(3, 1, 1, number), epoch, order.machines[3, 1].rows.position().version, (), b"")
+        order.take((3, 1), order.machines[3, 1].submit(write, Durability.MEMORY))
+        for message in (m.Lock(m.Txid(1, 1, 1, 1), epoch), m.Check(epoch), m.Scrub(epoch, 5), m.Leave(epoch), m.Synced(epoch, 0)):
+            order.waiting.append(((3, 1), m.encode(message)))
+    order.deliver()
+    assert order.verdicts() == [(0, "stale"), (1, "stale")]
+    for machine in order.machines.values():
+        assert machine.shared is not None and len(machine.shared.active) == 3
+        assert (
+            not machine.shared.locks and not machine.shared.check and not machine.shared.scrub.sums and not machine.shared.synced
+        )
 
 
 def test_what_is_under_way_when_the_order_ends_is_undecided() -> None:

@@ -10,7 +10,7 @@ from zenjun.daemon.database.applier import Applier
 from zenjun.daemon.database.rows import SqliteRows
 from zenjun.proto.service.database import messages as m
 from zenjun.proto.service.database.certify import Certifier, Shared, table_hash
-from zenjun.proto.service.database.changeset import row_hash
+from zenjun.proto.service.database.changeset import Numbered, encoded_integer, row_hash
 from zenjun.proto.service.database.rows import RowsFailed, Verdict
 from zenjun.proto.service.database.window import Window
 
@@ -49,7 +49,7 @@ class Place:
         verdict, version = Certifier().decide(self.shared, self.rows, again, True)
         return verdict.value, version
 
-    def run(self, sql: str) -> bytes:
+    def run(self, sql: str, kind: m.Segment = m.Segment.CHANGESET) -> bytes:
         """The body of a transaction on the rows as they are."""
         self.rows.connection.execute("BEGIN")
         session = apsw.Session(self.rows.connection, "main")
@@ -59,32 +59,138 @@ class Place:
         changeset = session.changeset()
         session.close()
         self.rows.connection.execute("ROLLBACK")
-        return m.encode_body([(m.Segment.CHANGESET, changeset)])
+        return m.encode_body([(kind, changeset)])
 
     def digest(self) -> str:
         return self.rows.position().digest.hex()
 
 
-@rule("K1", "K2", "B8")
-def test_the_vector_of_the_design() -> None:
+@rule("K1", "K2", "K8", "B8")
+@pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
+def test_the_vector_of_the_design(isolation: str) -> None:
+    """Place by place. *isolation* is that of the fourth, which the vector has in both ways: with snapshot isolation the places
+    behind it have one version more."""
     place = Place()
     assert place.digest() == "463be1d58a72e9618ea59884367c4358"
-    assert place.run("UPDATE acct SET bal = 90 WHERE id = 1") == A
-    second = place.run("UPDATE acct SET bal = 70 WHERE id = 1")
-    assert place.run("UPDATE acct SET bal = 45 WHERE id = 2") == C
+    a = place.run("UPDATE acct SET bal = 90 WHERE id = 1")
+    b = place.run("UPDATE acct SET bal = 70 WHERE id = 1")
+    c = place.run("UPDATE acct SET bal = 45 WHERE id = 2")
+    assert (a, c) == (A, C)
     assert txid(1).encode().hex() == "00000001000000010000000000000001"
-    assert place.decide(1, 0, A, (account(1),)) == ("done", 1)
+    assert txid(3).encode().hex() == "00000003000000010000000000000001"
+    assert place.decide(1, 0, a, (account(1),)) == ("done", 1)
     assert place.digest() == "d0eef9a5ee0047580fee3b1ec493cb5d"
-    assert place.decide(2, 0, second, (account(1),)) == ("conflict", 1)
-    fourth = place.run("INSERT INTO log SELECT sum(bal) FROM acct")
-    assert place.decide(3, 0, C, (account(2),)) == ("done", 2)
+    d = place.run("INSERT INTO log SELECT sum(bal) FROM acct")  # s = 1
+    assert place.decide(2, 0, b, (account(1),)) == ("conflict", 1)
+    assert place.decide(3, 0, c, (account(2),)) == ("done", 2)
     assert place.digest() == "b0031e959649a0775bfe9237347a2673"
-    assert place.decide(1, 1, fourth, (table_hash("acct"),), number=2) == ("read", 2)
-    users = [place.run(f"INSERT INTO user VALUES({number}, 'a')") for number in (1, 2)]
-    assert place.decide(2, 2, users[0]) == ("done", 3)
-    assert place.decide(3, 2, users[1], number=2) == ("constraint", 3)
-    assert place.decide(1, 1, fourth, number=3) == ("done", 4), "snapshot isolation: nothing was read"
-    assert place.decide(1, 0, A, (account(1),)) == ("done", 1), "the first verdict again"
+    e, f = (place.run(f"INSERT INTO user VALUES({number}, 'a')") for number in (1, 2))  # s = 2
+    g, h = (place.run(f"INSERT INTO log VALUES('{letter}')", m.Segment.NUMBERED) for letter in "gh")
+    assert numbers(g) == numbers(h) == [1], "at both origins"
+    is_serializable = isolation == "serializable"
+    expected = ("read", 2) if is_serializable else ("done", 3)
+    assert place.decide(1, 1, d, (table_hash("acct"),) * is_serializable, number=2) == expected
+    more = int(not is_serializable)
+    assert place.decide(2, 2, e) == ("done", 3 + more)
+    assert place.decide(3, 2, f, number=2) == ("constraint", 3 + more)
+    assert place.decide(1, 2, g, number=3) == ("done", 4 + more)
+    assert place.decide(2, 2, h, number=2) == ("done", 5 + more)
+    assert place.rows.connection.execute("SELECT rowid, t FROM log WHERE t IN ('g', 'h')").fetchall() == [
+        (1 + more, "g"),
+        (2 + more, "h"),
+    ]
+    assert [numbers(body) for (body,) in place.rows.connection.execute(LAST)] == [[2 + more], [1 + more]], "as they came to be"
+    assert place.decide(2, 2, h, number=2) == ("done", 5 + more), "the first verdict again"
+    assert place.decide(1, 0, a, (account(1),)) == ("done", 1)
+
+
+LAST = "SELECT body FROM zenjun_log ORDER BY version DESC LIMIT 2"
+
+
+def numbers(body: bytes) -> list[int]:
+    """Of the rows that it inserts."""
+    ((_, data),) = m.decode_body(body)
+    return Numbered(data).numbers
+
+
+@rule("K8")
+def test_numbers_at_their_place() -> None:
+    """Above the highest row there is, whatever the origin had, whatever was written under them: as SQLite would pick them."""
+    place = Place()
+    place.rows.connection.execute("CREATE TABLE note(v, id INTEGER PRIMARY KEY, twice AS (id * 2))")
+    two, one = (
+        place.run("INSERT INTO note(v) VALUES('a'), ('b')", m.Segment.NUMBERED),
+        place.run("INSERT INTO note VALUES('x', 5)"),
+    )
+    assert place.decide(1, 0, one) == ("done", 1)
+    assert place.decide(2, 0, two) == ("done", 2)
+    assert place.rows.connection.execute("SELECT * FROM note ORDER BY id").fetchall() == [
+        ("x", 5, 10),
+        ("a", 6, 12),
+        ("b", 7, 14),
+    ]
+    assert place.decide(2, 2, place.run("DELETE FROM note WHERE id > 5"), number=2) == ("done", 3)
+    assert place.decide(1, 1, two, number=2) == ("done", 4), "6 and 7 again, which others have written since"
+    assert place.rows.connection.execute("SELECT id FROM note").fetchall() == [(5,), (6,), (7,)]
+    looked = (row_hash("note", (encoded_integer(6),)),)
+    assert place.decide(3, 3, place.run("INSERT INTO log VALUES('none')"), looked) == ("read", 4), "who has not found such a row"
+    assert place.decide(3, 3, place.run("UPDATE note SET v = 'c' WHERE id = 7"), number=2) == ("conflict", 4)
+
+
+@rule("K8")
+def test_where_no_numbers_are_left() -> None:
+    """SQLite picks any that is free, at the origin; that one counts, and is certified as any other key is."""
+    place = Place()
+    place.rows.connection.execute("INSERT INTO log(rowid, t) VALUES(?, 'last')", ((1 << 63) - 1,))
+    first, second = (place.run("INSERT INTO log(t) VALUES('x')", m.Segment.NUMBERED) for _ in range(2))
+    assert numbers(first) != numbers(second)
+    assert place.decide(1, 0, first) == ("done", 1) and place.decide(2, 0, second) == ("done", 2)
+    assert place.decide(3, 0, second) == ("conflict", 2)
+    rowids = [rowid for (rowid,) in place.rows.connection.execute("SELECT rowid FROM log ORDER BY rowid")]
+    assert rowids == sorted([*numbers(first), *numbers(second), (1 << 63) - 1])
+
+
+@rule("K8")
+def test_what_is_not_numbered() -> None:
+    """Only inserted rows of one table whose key is a number that SQLite picks: anything else is refused by all alike."""
+    place = Place()
+    place.rows.connection.execute(
+        "CREATE TABLE auto(id INTEGER PRIMARY KEY AUTOINCREMENT, v); CREATE TABLE named(k TEXT PRIMARY KEY NOT NULL);"
+        "CREATE TABLE bare(k INTEGER PRIMARY KEY) WITHOUT ROWID; CREATE TABLE down(k INTEGER PRIMARY KEY DESC);"
+        "CREATE TABLE pair(a INTEGER, b INTEGER, PRIMARY KEY(a, b)); CREATE VIRTUAL TABLE f USING fts5(x);"
+    )
+    for number, sql in enumerate(
+        (
+            "UPDATE acct SET bal = 1 WHERE id = 1",
+            "DELETE FROM acct",
+            "INSERT INTO log VALUES('a'); INSERT INTO user(mail) VALUES('b')",
+            "INSERT INTO log VALUES('a'); DELETE FROM acct WHERE id = 1",
+            "INSERT INTO auto(v) VALUES(1)",
+            "INSERT INTO named VALUES('a')",
+            "INSERT INTO bare VALUES(1)",
+            "INSERT INTO down VALUES(1)",
+            "INSERT INTO pair VALUES(1, 1)",
+            "INSERT INTO f VALUES('a')",
+        )
+    ):
+        assert place.decide(1, 0, place.run(sql, m.Segment.NUMBERED), number=number) == ("image", 0), sql
+    one = m.decode_body(place.run("INSERT INTO log VALUES('a')", m.Segment.NUMBERED))
+    ((_, data),) = one
+    for number, segments in enumerate(
+        (
+            [*one, *one],
+            [(m.Segment.CHANGESET, data), *one],
+            [(m.Segment.UNCHECKED, b""), *one],
+            [(m.Segment.NUMBERED, b"")],
+            [(m.Segment.NUMBERED, data[:-1])],
+            [(m.Segment.NUMBERED, data.replace(b"log", b"lag"))],
+            [(m.Segment.NUMBERED, data.replace(b"log", b"\xff\xfe\xfd"))],
+        ),
+        50,
+    ):
+        assert place.decide(1, 0, m.encode_body(segments), number=number) == ("image", 0), segments
+    assert place.rows.position().version == 0
+    assert place.decide(1, 0, m.encode_body(one)) == ("done", 1)
 
 
 @rule("K3", "K4", "K5", "H2")
@@ -103,6 +209,19 @@ def test_what_is_rejected_before_its_rows_are_looked_at() -> None:
     for body in (b"\x03\0\0\0\0", ddl[:-1], m.encode_body([(m.Segment.CHANGESET, b"T")])):
         assert place.decide(2, 2, body, number=9) == ("image", 2)
     assert place.rows.position().version == 2
+
+
+@rule("K1", "B8")
+def test_who_does_not_say_what_it_has_read() -> None:
+    """Only its own isolation suffers: rows are compared with what they were at its origin, whatever it says of its snapshot."""
+    place = Place()
+    stale, sums = place.run("UPDATE acct SET bal = 70 WHERE id = 1"), place.run("INSERT INTO log SELECT sum(bal) FROM acct")
+    gone = place.run("DELETE FROM acct WHERE id = 1")
+    assert place.decide(1, 0, A) == ("done", 1)
+    assert place.decide(2, 0, stale) == ("conflict", 1)
+    assert place.decide(2, 1, stale) == ("image", 1) and place.decide(2, 1, gone) == ("image", 1)
+    assert place.decide(2, 0, sums) == ("done", 2), "a sum that is not true any more, in its own row"
+    assert place.rows.connection.execute("SELECT bal FROM acct WHERE id = 1").fetchall() == [(90,)]
 
 
 @rule("K3")

@@ -136,22 +136,27 @@ def test_changes_come_and_old_copies_are_told(shop: Databases) -> None:
         assert c.execute("SELECT count(*) FROM t").fetchone() == (20,), "others read on"
 
 
-@rule("K7")
+@rule("K7", "K8")
 def test_automatic_ids_do_not_collide(shop: Databases) -> None:
-    """Three stations insert at the same time, and none of them is told to do it again."""
+    """Three stations insert at the same time, and none of them is told to do it again. Rows of a table without a key are numbered
+    without a gap."""
     with contextlib.closing(shop.connect(1)) as c:
         c.execute("CREATE TABLE t(id INTEGER PRIMARY KEY AUTOINCREMENT, station INTEGER)")
+        c.execute("CREATE TABLE n(station INTEGER, k INTEGER)")
         c.commit()
     shop.until_equal()
     ids: dict[int, list[int | None]] = {1: [], 2: [], 3: []}
+    numbers: dict[int, list[int | None]] = {1: [], 2: [], 3: []}
     failed: list[BaseException] = []
 
     def insert(station: int) -> None:
         try:
-            with contextlib.closing(shop.connect(station, isolation="snapshot")) as c:
-                for _ in range(30):
+            lone = shop.connect(station, autocommit=True)
+            with contextlib.closing(lone), contextlib.closing(shop.connect(station, isolation="snapshot")) as c:
+                for k in range(30):
                     ids[station].append(c.execute("INSERT INTO t(station) VALUES(?)", (station,)).lastrowid)
                     c.commit()
+                    numbers[station].append(lone.execute("INSERT INTO n VALUES(?, ?)", (station, k)).lastrowid)
         except BaseException as error:
             failed.append(error)
 
@@ -166,4 +171,7 @@ def test_automatic_ids_do_not_collide(shop: Databases) -> None:
         for station, taken in ids.items():
             found = [k for (k,) in c.execute("SELECT id FROM t WHERE station = ? ORDER BY id", (station,))]
             assert found == sorted(k for k in taken if k)
+            there = c.execute("SELECT rowid FROM n WHERE station = ? ORDER BY k", (station,)).fetchall()
+            assert [number for (number,) in there] == numbers[station]
+        assert c.execute("SELECT min(rowid), max(rowid), count(*) FROM n").fetchone() == (1, 90, 90)
     assert sum(shop.facts(station)["counters"].get("verdict_conflict", 0) for station in ids) == 0

@@ -74,6 +74,8 @@ def _as_everywhere(up: Databases) -> None:
         there.autocommit = True
         assert there.execute("UPDATE item SET name = 'changed' WHERE id = 5").rowcount == 1
         assert not there.in_transaction
+        numbered = there.execute("INSERT INTO item(name) VALUES('has the next number')").lastrowid
+        assert there.execute("SELECT max(id) FROM item WHERE id = ?", (numbered,)).fetchall() == [(1000,)]
         assert list(there.iterdump())[-1] == "COMMIT;"
         with contextlib.closing(up.connect(1, at_least=there.token())) as c:
             assert c.execute("SELECT name FROM item WHERE id = 5").fetchone() == ("changed",)

@@ -11,9 +11,18 @@ from zenjun.daemon.database.applier import Applied, Applier
 from zenjun.proto.service.base import Place, Source
 from zenjun.proto.service.database.certify import Certifier, Shared
 from zenjun.proto.service.database.machine import Durability, Given, Machine
-from zenjun.proto.service.database.messages import Lock, Position, Stand, Txid, Write
+from zenjun.proto.service.database.messages import (
+    SEGMENT_HEAD_BYTES,
+    Lock,
+    Position,
+    Segment,
+    Stand,
+    Txid,
+    Write,
+    encode_body,
+)
 from zenjun.proto.service.database.roll import Opening, Roll, Sites
-from zenjun.proto.service.database.rows import Verdict
+from zenjun.proto.service.database.rows import Rows, Verdict
 from zenjun.proto.service.database.window import Window
 
 from . import database as sim
@@ -172,6 +181,43 @@ class ForgetsLeases(Copy):
         return super().apply(body, version)
 
 
+class OfItsOrigin(Certifier):
+    """K8: rows keep the numbers that they have at their origin."""
+
+    def numbered(self, rows: Rows, body: bytes) -> tuple[bytes, bool]:
+        super().numbered(rows, body)
+        return encode_body([(Segment.CHANGESET, body[SEGMENT_HEAD_BYTES:])]), True
+
+
+class KeepsNumbers(Machine):
+    certifier_class = OfItsOrigin
+
+
+class LikeOthers(Certifier):
+    """K8: what was written under the number that a row gets is in conflict with it."""
+
+    def numbered(self, rows: Rows, body: bytes) -> tuple[bytes, bool]:
+        return super().numbered(rows, body)[0], False
+
+
+class ConflictsInNumbers(Machine):
+    certifier_class = LikeOthers
+
+
+class RemembersNumbers(Copy):
+    """K8: a site gives the numbers above those that it has ever seen."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.seen: dict[str, int] = {}
+        super().__init__(*arguments)
+
+    def highest(self, table: str) -> int | None:
+        found = super().highest(table)
+        if found is not None:
+            found = self.seen[table] = max(found, self.seen.get(table, 0))
+        return found
+
+
 # ---- durability and reads
 
 
@@ -203,6 +249,21 @@ class NoBarrier(World):
     def read(self, site: Site) -> None:
         if site.connected and site.machine.shared is not None:
             self.history.on_read(site, site.rows.position().version, self.history.acknowledged_version())
+
+
+class WaitsForAll(Machine):
+    """D6: a commit waits for the disks of all active sites, whatever was asked for."""
+
+    def _is_durable(self, version: int, durability: Durability) -> bool:
+        return super()._is_durable(version, Durability.ALL)
+
+
+class StaysActive(Machine):
+    """D6: a site whose disk is full says nothing, and counts as active for as long as it is a member."""
+
+    def _give_up(self, reason: str, *, is_damaged: bool = False) -> None:
+        self.has_failed = True
+        self._stop_following()
 
 
 # ---- opening
@@ -367,7 +428,8 @@ PARTS: dict[str, dict[str, Any]] = {
     **{c.__name__: {"machine": c} for c in (OpensAlone, ByVersion, AnyRelease, WithoutTheFile)},
     **{c.__name__: {"machine": c} for c in (SchemaIgnored, LockIgnored, LockSurvives, FitsAll, Overtakes)},
     **{c.__name__: {"machine": c} for c in (PartsKept, PartsForgotten, PartsTwice, NobodyLeaves)},
-    **{c.__name__: {"copy": c} for c in (Twice, TriggersOn, CascadesOn, ForgetsLeases)},
+    **{c.__name__: {"machine": c} for c in (KeepsNumbers, ConflictsInNumbers)},
+    **{c.__name__: {"copy": c} for c in (Twice, TriggersOn, CascadesOn, ForgetsLeases, RemembersNumbers)},
     "TwoFiles": {"disk": TwoFiles},
     **{c.__name__: {"world": c} for c in (NoBarrier, KeepsBranch, GivesOld, TrustsItself, SumsLater)},
 }

@@ -346,8 +346,9 @@ class World:
             name = f"x{txid.number}"
             sql = self.r.choice([f"CREATE TABLE {name}(id INTEGER PRIMARY KEY)", f"ALTER TABLE kid ADD COLUMN {name}"])
             position = site.rows.position()
+            reads = load.all_tables(site.rows.connection)  # it may have lost the lock, and not know it
             draft = load.Draft(
-                txid, shared.epoch, position.version, ((sql, ()),), [[]], (), load.schema_body(sql), position.digest
+                txid, shared.epoch, position.version, ((sql, ()),), [[]], reads, load.schema_body(sql), position.digest
             )
             self.submit(site, draft, Durability.MAJORITY)
 

@@ -197,7 +197,7 @@ class History:
         told = self.told.get(txid)
         if told is not None and told.verdict is not Verdict.DONE:
             raise Violation("told", f"{txid} was told {told.verdict.value}, and is committed by site {site.station}")
-        if Written(draft.body).changes_schema and draft.snapshot != parent.position.version:
+        if load.tables_and_rows(draft.body).changes_schema and draft.snapshot != parent.position.version:
             raise Violation("lock", f"{txid} had the database alone at version {draft.snapshot}, and makes {position.version}")
         connection = load.load(parent.image)
         returned = load.execute(connection, draft.statements)
@@ -259,12 +259,13 @@ class History:
     def _check_reason(self, site: Site, draft: load.Draft, verdict: Verdict, here: Version, version: int) -> None:
         """Nothing is rejected without a reason. What waited for a lock is rejected at a later version than it is told."""
         since = [v for v in here.since(draft.snapshot) if v.position.version <= version]
-        written = Written(draft.body)
+        written = load.tables_and_rows(draft.body)
+        is_numbered = load.is_numbered(draft.statements)
         rows = set().union(*(v.written.rows for v in since)) if since else set()
         tables = set().union(*(v.written.tables for v in since)) if since else set()
         shared = site.machine.shared
         if verdict is Verdict.CONFLICT:
-            good = bool(rows & written.rows)
+            good = bool(rows & written.rows) and not is_numbered
         elif verdict is Verdict.READ:
             good = bool((rows | tables) & set(draft.reads))
         elif verdict is Verdict.STALE:
@@ -274,7 +275,7 @@ class History:
         elif verdict is Verdict.CONSTRAINT:
             at = next((v for v in here.since(-1) if v.position.version <= version), here)
             returned, body = load.run(at.image, draft.statements)
-            good = (returned, body) != (draft.returned, draft.body)
+            good = returned != draft.returned if is_numbered else (returned, body) != (draft.returned, draft.body)
         elif verdict is Verdict.NO_QUORUM:
             good = shared is not None
         else:

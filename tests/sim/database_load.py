@@ -14,9 +14,9 @@ from typing import Any, Final, TypeAlias
 import apsw
 from zenjun.daemon.database.guarding import is_recorded
 from zenjun.daemon.database.leases import encode_lease
-from zenjun.proto.service.database.certify import table_hash
+from zenjun.proto.service.database.certify import Written, table_hash
 from zenjun.proto.service.database.changeset import row_hash
-from zenjun.proto.service.database.messages import Segment, Txid, encode_body
+from zenjun.proto.service.database.messages import Segment, Txid, decode_body, encode_body
 
 Statement: TypeAlias = tuple[str, tuple[Any, ...]]
 SCHEMA: Final = """
@@ -30,6 +30,8 @@ CREATE TABLE kid(id INTEGER PRIMARY KEY, p REFERENCES par(id) ON DELETE CASCADE,
 INSERT INTO par VALUES(1), (2), (3);
 CREATE TABLE total(id INTEGER PRIMARY KEY, v);
 CREATE TABLE auto(id INTEGER PRIMARY KEY AUTOINCREMENT, v);
+CREATE TABLE note(v, id INTEGER PRIMARY KEY, twice AS (id * 2));
+CREATE TABLE journal(v);
 """
 """Of version 1: a new database gets it before it is copied to the sites."""
 FIRST: Final = "INSERT INTO total VALUES(-77, 1);"
@@ -76,12 +78,21 @@ def draw(r: random.Random, kinds: tuple[str, ...]) -> tuple[tuple[Statement, ...
         return (("INSERT INTO user VALUES(?, ?)", (r.randrange(1 << 30), f"m{r.randint(1, 9)}")),), ()
     if kind == "kid":
         return (("INSERT INTO kid(id, p, v) VALUES(?, ?, ?)", (r.randrange(1 << 30), r.randint(1, 3), r.randint(1, 9))),), ()
+    if kind == "number":
+        table, count = r.choice(["note(v)", "journal"]), r.choice([1, 1, 2, 3])
+        values = ", ".join(["(?)"] * count)
+        return ((f"INSERT INTO {table} VALUES{values}", tuple(r.randrange(1 << 30) for _ in range(count))),), ()
+    if kind == "unnumber":
+        table, key = r.choice([("note", "id"), ("journal", "rowid")])
+        return ((f"DELETE FROM {table} WHERE {key} = (SELECT max({key}) FROM {table})", ()),), (table_hash(table),)
     if kind == "par":
         return (("DELETE FROM par WHERE id = ?", (r.randint(1, 3),)),), (table_hash("kid"),)
     return (("INSERT OR IGNORE INTO par VALUES(?)", (r.randint(1, 3),)),), (row("par", 1), row("par", 2), row("par", 3))
 
 
-KINDS: Final = ("transfer", "transfer", "sum", "skew", "skew", "user", "mail", "kid", "par", "parent")
+KINDS: Final = (
+    "transfer", "transfer", "sum", "skew", "skew", "user", "mail", "kid", "par", "parent", "number", "number", "unnumber",
+)  # fmt: skip
 
 
 def execute(connection: apsw.Connection, statements: tuple[Statement, ...]) -> list[Any]:
@@ -122,7 +133,19 @@ def run(image: bytes, statements: tuple[Statement, ...]) -> tuple[list[Any], byt
     changeset = session.changeset()
     session.close()
     connection.close()
-    return returned, encode_body([(Segment.CHANGESET, changeset)]) if changeset else b""
+    kind = Segment.NUMBERED if is_numbered(statements) else Segment.CHANGESET
+    return returned, encode_body([(kind, changeset)]) if changeset else b""
+
+
+def is_numbered(statements: tuple[Statement, ...]) -> bool:
+    """Its rows get their numbers at its place, not where it is run (``driver/lone.py``)."""
+    return len(statements) == 1 and statements[0][0].startswith(("INSERT INTO note(v)", "INSERT INTO journal"))
+
+
+def tables_and_rows(body: bytes) -> Written:
+    """What a body writes; of numbered rows, under the numbers that they have where it was run."""
+    segments = decode_body(body)
+    return Written(encode_body([(Segment.CHANGESET if k is Segment.NUMBERED else k, data) for k, data in segments]))
 
 
 def content(connection: apsw.Connection) -> bytes:
@@ -131,9 +154,16 @@ def content(connection: apsw.Connection) -> bytes:
     tables = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall()
     for name, sql in tables:
         if is_recorded(str(name)):
-            rows = connection.execute(f'SELECT * FROM "{name}" ORDER BY 1').fetchall()
+            number = "_rowid_, " * (name == "journal")
+            rows = connection.execute(f'SELECT {number}* FROM "{name}" ORDER BY 1').fetchall()
             digest.update(repr((name, sql, rows)).encode())
     return digest.digest()
+
+
+def all_tables(connection: apsw.Connection) -> tuple[bytes, ...]:
+    """What a program that has the database alone names as read (rule H3)."""
+    names: list[Any] = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall()
+    return tuple(table_hash(str(name)) for (name,) in names)
 
 
 def lease_body(count: int) -> bytes:

@@ -71,6 +71,7 @@ PARTS = stage(
     stations=3, steps=250, kinds=EASY, faulty=("crash", "power", "expel"), faults=0.12, locks=0, required=False, lag=0.5,
     versions_max=65536, back=0.12, part_bytes=40,
 )  # fmt: skip
+NUMBERS = stage(stations=3, steps=250, kinds=("number", "number", "unnumber"), faults=0.03, locks=0, required=False, lag=0.6)
 CALM = stage(stations=3, steps=250, kinds=EASY, faults=0, locks=0, required=False, lag=0.85, syncs=0.6)
 
 STAGES: dict[str, Callable[[Plan], Plan]] = {
@@ -86,6 +87,9 @@ STAGES: dict[str, Callable[[Plan], Plan]] = {
     "PartsKept": PARTS,
     "PartsForgotten": PARTS,
     "PartsTwice": PARTS,
+    "KeepsNumbers": NUMBERS,
+    "ConflictsInNumbers": NUMBERS,
+    "RemembersNumbers": NUMBERS,
 }
 """Plans in which the broken rule matters often."""
 
@@ -131,13 +135,16 @@ CAUGHT_BY: dict[str, set[str]] = {
     "PartsKept": {"shared", "fork"},
     "PartsForgotten": {"rest"},
     "PartsTwice": {"told"},
+    "KeepsNumbers": {"rows", "verdict"},
+    "ConflictsInNumbers": {"verdict"},
+    "RemembersNumbers": {"rows", "shared", "fork"},
 }
 """Broken rule to the checkers that may catch it first."""
 
 
 @rule(
-    "K1", "K2", "K3", "K4", "K5", "K6", "K7", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "D5", "Q2", "Q7", "Q8", "W1", "W2", "W3",
-    "W4",
+    "K1", "K2", "K3", "K4", "K5", "K6", "K7", "K8", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "D5", "Q2", "Q7", "Q8", "W1", "W2",
+    "W3", "W4",
 )  # fmt: skip
 @pytest.mark.parametrize("name", CAUGHT_BY)
 def test_a_broken_rule_is_caught(name: str) -> None:

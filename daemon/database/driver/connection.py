@@ -21,7 +21,7 @@ import apsw
 
 from ....proto.service.database.certify import table_hash
 from ....proto.service.database.distance import CALL_MAX
-from ....proto.service.database.messages import BODY_MAX, READS_MAX, Txid, encode_body
+from ....proto.service.database.messages import BODY_MAX, READS_MAX, Txid
 from ..branch import Bindings, Branch, columns_of
 from ..errors import (
     DataError,
@@ -38,8 +38,10 @@ from .dump import dump
 from .freshness import check_fresh, reach, wait_durable
 from .gate import begin_open
 from .keys import Keys
+from .lone import Lone
 from .mapping import aggregate, mapped
 from .quick import read_alone, read_quickly
+from .raising import Raising
 from .reads import Reads
 from .sending import pause, send
 from .service import Lost, Service
@@ -58,7 +60,7 @@ class Elsewhere(Exception):
     """This station has no copy in use: a session at another one has to do."""
 
 
-class Connection:
+class Connection(Raising):
     """One connection, for one thread. Made by ``connect``."""
 
     def __init__(
@@ -105,6 +107,7 @@ class Connection:
         """Epoch and version of the transaction's snapshot."""
         self._read_set: set[bytes] = set()
         self._keys = Keys(self)
+        self._lone = Lone(self)
         self._lock: Txid | None = None
         self._has_read = False
         """Statements of their own have read since."""
@@ -446,7 +449,7 @@ class Connection:
             if not segments:
                 branch.keep()
                 return
-        body = encode_body(segments)
+        body = self._lone.body(segments)
         if len(body) > BODY_MAX:
             raise DataError(f"the transaction changes {len(body)} bytes, before and after together; {BODY_MAX} are allowed")
         reads = self._sent_reads()
@@ -465,6 +468,7 @@ class Connection:
             body,
         )
         self._lock = None
+        self._lone.committed(txid, version)
         self._seen = max(self._seen, (self._snapshot[0], version))
         with contextlib.suppress(apsw.Error, Error):  # it is committed: an error would say that it is not
             branch.keep()
@@ -552,16 +556,19 @@ class Connection:
         """A transaction of its own, tried again when another one came before."""
         for number in range(1, TRIES + 1):
             self._start_transaction(explicit=False)
+            self._lone.begin()
             try:
                 run()
                 with self._mapped():
                     cursor._rows = iter(list(cursor._rows))
                 self.commit()
+                self._lone.settle(cursor)
                 return
             except Error as error:
                 if not error.retryable or number == TRIES:
                     raise
             finally:
+                self._lone.end()
                 self._end()
             pause(number)
 
@@ -638,9 +645,11 @@ class Connection:
             cursor.rowcount = branch.writer.changes()
             if word in ("INSERT", "REPLACE"):
                 cursor.lastrowid = branch.writer.last_insert_rowid()
+                branch.reader.set_last_insert_rowid(cursor.lastrowid)
         self._keys.used(branch)
         if not changes_temporary:
             self._note(sql, bindings)  # not before: an EXPLAIN counts as a statement that changes nothing
+            self._lone.ran(sql, bindings)
 
     @staticmethod
     def _is_one(sql: str, text: str) -> bool:

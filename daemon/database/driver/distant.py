@@ -172,13 +172,16 @@ class DistantConnection(Connection):
 
     def commit(self) -> None:
         """Commit. Errors are those of the other kind of connection; NotCommitted as well if the other station is lost."""
+        self._committed()
+
+    def _committed(self) -> dict[str, Any] | None:
+        """``commit``, and what the other station has replied; None: there was nothing to commit."""
         self._check()
         with self._mutex:
             if self._errand.txid is None:
-                return
+                return None
             try:
-                if self._in:
-                    self._host(self._errand.commit())
+                return self._host(self._errand.commit()) if self._in else None
             finally:
                 self._over()
 
@@ -304,11 +307,12 @@ class DistantConnection(Connection):
                 return
             reply = self._host(self._errand.ask({"do": "fetch", "cursor": number}))
 
-    def _alone(self, run: Callable[[], None], cursor: Cursor) -> None:
+    def _alone(self, run: Callable[[], None], cursor: Cursor, *, is_one: bool = True) -> None:
         def once() -> None:
             run()
             cursor._rows = iter(list(cursor._rows))
-            self.commit()
+            if (reply := self._committed()) is not None and is_one:
+                cursor.lastrowid = reply.get("lastrowid")  # rule K8; missing if its session was lost, and another site asked
 
         self._again(once)
 
@@ -332,7 +336,7 @@ class DistantConnection(Connection):
                 run()
             else:
                 kept = list(many)
-                self._alone(lambda: run(kept), cursor)
+                self._alone(lambda: run(kept), cursor, is_one=False)
 
 
 def _chunks(many: Iterable[Bindings]) -> Iterator[list[Any]]:

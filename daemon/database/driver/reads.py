@@ -17,7 +17,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import apsw
 
 from ....proto.service.database.certify import table_hash
-from ....proto.service.database.changeset import row_hash
+from ....proto.service.database.changeset import encoded_integer, row_hash, varint
+from ..numbering import column_of
 from .statements import is_about_schema
 
 __all__ = ["Reads"]
@@ -63,6 +64,9 @@ _POSITIONED: Final = _SCANS | frozenset(
     DeferredSeek Insert Delete IdxInsert IdxDelete RowData
     """)
 )
+_CHANGES: Final = frozenset({"Delete", "IdxDelete"})
+"""What removes a row, or changes one."""
+_LAST_NUMBER: Final = "last_insert_rowid("
 _OPENS: Final = frozenset({"OpenRead", "OpenWrite", "ReopenIdx"})
 _UNIQUE_HALTS: Final = frozenset({1555, 2067, 2579})
 """PRIMARY KEY, UNIQUE, rowid: the statement fails if the row is there."""
@@ -103,6 +107,8 @@ class Table:
     name: str
     key: tuple[tuple[str, str], ...]
     """Columns of the key in the order of the columns, with their types in capitals; empty: the rowid."""
+    is_numbered: bool = False
+    """The key is the rowid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +139,10 @@ class Found:
     """It may read anything."""
     names: tuple[str | None, ...] = ()
     """Of the parameters."""
+    only_inserts: bool = False
+    """It does nothing but insert rows of one table with numbers that SQLite picks."""
+    number: int = 0
+    """The parameter that may be that number instead; 0: none."""
 
 
 class Schema:
@@ -146,7 +156,8 @@ class Schema:
         for kind, name, of, root in objects:
             if kind == "table":
                 key = connection.execute(_KEY, (name,)).fetchall()
-                self.tables[name] = table = Table(name, tuple((str(c), str(t)) for c, t in key))
+                is_numbered = column_of(connection, name) is not None
+                self.tables[name] = table = Table(name, tuple((str(c), str(t)) for c, t in key), is_numbered)
                 ((without_rowid,),) = connection.execute(_WITHOUT_ROWID, (name,)).fetchall()
                 self.roots[root] = (table, self._index(connection, of, None) if without_rowid else None)
             elif of in self.tables:
@@ -268,6 +279,12 @@ class Reads:
         if not found.tables and not found.rows:
             yield from map(table_hash, self._tables())
 
+    def only_inserts(self, sql: str, bindings: Bindings = None) -> bool:
+        """The statement does nothing but insert rows of one table with numbers that SQLite picks, and reads nothing of it. So
+        what it has done does not depend on what else is there, but for these numbers. It has been prepared before."""
+        found = self._find(sql, bindings)
+        return found.only_inserts and (not found.number or _parameter(found.number, found.names, bindings) is None)
+
     def _tables(self) -> list[str]:
         return list(self._schema.tables) if self._schema is not None else []
 
@@ -316,6 +333,8 @@ class Reads:
             frame = Frame(_without_sequence(each, schema), number == 0)
             for k, roots in frame.cursors.items():
                 self._cursor(schema, frame, k, roots, is_known, found)
+            if is_known and len(frames) == 1:  # without triggers
+                _inserts(schema, frame, found)
         return found
 
     @staticmethod
@@ -366,6 +385,25 @@ def _without_sequence(ops: list[Op], schema: Schema) -> list[Op]:
     return kept
 
 
+def _inserts(schema: Schema, frame: Frame, found: Found) -> None:
+    """Whether a program without triggers only inserts (``Found.only_inserts``), of which it is known what it reads."""
+    ops = [op for op in frame.ops if op.p1 in frame.cursors]
+    inserts = [op for op in ops if op.name == "Insert"]
+    changes = {op.name for op in ops} & _CHANGES or {op.name for op in frame.ops} & {"ResultRow", "Clear"}
+    if len(inserts) != 1 or changes or any(str(op.p4).startswith(_LAST_NUMBER) for op in frame.ops):
+        return
+    (insert,) = inserts
+    tables = [schema.roots[root][0] for root in frame.cursors[insert.p1] if root in schema.roots]
+    read = found.tables | {name for name, _ in found.rows}
+    if len(tables) != 1 or not tables[0].is_numbered or tables[0].name in read:
+        return
+    writers = frame.writers.get(insert.p3, [])
+    picks = [op for op in writers if op.name == "NewRowid" and op.p1 == insert.p1 and op.p3 == 0]  # p3: AUTOINCREMENT
+    given = [op.p1 for op in writers if op.name == "Variable"]
+    if len(picks) == 1 and len(given) <= 1 and len(writers) == 1 + len(given):
+        found.only_inserts, found.number = not found.is_all, given[0] if given else 0
+
+
 def _by_rowid(schema: Schema, frame: Frame, table: Table, op: Op, found: Found) -> None:
     """A row is looked up by the number in a register."""
     writers = frame.writers.get(op.p3, [])
@@ -374,8 +412,7 @@ def _by_rowid(schema: Schema, frame: Frame, table: Table, op: Op, found: Found) 
         if {schema.roots[root][0].name for root in roots if root in schema.roots} == {table.name}:
             return  # the row that another cursor of this table has found, where it is judged
     value = frame.value(op.p3, "") if frame.is_main else None
-    is_rowid = not table.key or (len(table.key) == 1 and table.key[0][1] == "INTEGER")
-    if value is None or not is_rowid:
+    if value is None or not table.is_numbered:
         found.tables.add(table.name)
     else:
         found.rows.append((table.name, (value,)))
@@ -398,27 +435,25 @@ def _by_key(frame: Frame, table: Table, index: Index | None, op: Op, found: Foun
         found.rows.append((table.name, key))
 
 
+def _parameter(number: int, names: tuple[str | None, ...], bindings: Bindings) -> Any:
+    """The value of a parameter. Without one it is NULL."""
+    try:
+        return bindings[names[number - 1] or ""] if isinstance(bindings, Mapping) else (bindings or ())[number - 1]
+    except (KeyError, IndexError):
+        return None
+
+
 def _bound(part: Any, names: tuple[str | None, ...], bindings: Bindings) -> Any:
     """The value of a part of a key; None: it is not of the column's type."""
     if not isinstance(part, Parameter):
         return part
-    try:
-        value = bindings[names[part.number - 1] or ""] if isinstance(bindings, Mapping) else (bindings or ())[part.number - 1]
-    except (KeyError, IndexError):
-        return None
+    value = _parameter(part.number, names, bindings)
     return value if _fits(value, part.kind) else None
 
 
 def _encoded(value: int | str | bytes) -> bytes:
     """A value as a changeset has it."""
     if isinstance(value, int):
-        return b"\x01" + value.to_bytes(8, "big", signed=True)
+        return encoded_integer(value)
     kind, data = (b"\x03", value.encode()) if isinstance(value, str) else (b"\x04", value)
-    return kind + _varint(len(data)) + data
-
-
-def _varint(number: int) -> bytes:
-    out = [number & 0x7F]
-    while number := number >> 7:
-        out.append(number & 0x7F | 0x80)
-    return bytes(reversed(out))
+    return kind + varint(len(data)) + data

@@ -9,8 +9,19 @@ from typing import Final
 
 from ..base import Source
 from .agreement import Agreement
-from .changeset import row_hash, summary
-from .messages import SEGMENT_HEAD_BYTES, Lock, Position, Segment, Write, decode_body, is_one_changeset, next_digest
+from .changeset import Numbered, row_hash, summary
+from .messages import (
+    SEGMENT_HEAD_BYTES,
+    Lock,
+    Position,
+    Segment,
+    Write,
+    decode_body,
+    encode_body,
+    is_numbered,
+    is_one_changeset,
+    next_digest,
+)
 from .parts import Incoming
 from .rows import Entry, Rows, Verdict
 from .scrub import Scrubbing
@@ -18,6 +29,7 @@ from .window import Window
 
 WAITING_MAX: Final = 10_000
 WAITING_BYTES_MAX: Final = 64 << 20
+NUMBER_MAX: Final = (1 << 63) - 1
 
 
 class Written:
@@ -28,10 +40,14 @@ class Written:
         self.rows: set[bytes] = set()
         self.tables: set[bytes] = set()
         self.changes_schema = False
+        self.are_new = False
+        """Its rows have got their numbers at this place."""
         if is_one_changeset(body):  # most are
             self._add(body[SEGMENT_HEAD_BYTES:])
             return
         segments = decode_body(body)
+        if any(kind is Segment.NUMBERED for kind, _ in segments):
+            raise ValueError("numbered rows are a transaction of their own")
         self.changes_schema = any(kind is Segment.SQL for kind, _ in segments)
         if [i for i, (kind, _) in enumerate(segments) if kind is Segment.UNCHECKED] not in ([], [0] * self.changes_schema):
             raise ValueError("only a change of the schema does without foreign keys")
@@ -106,14 +122,16 @@ class Certifier:
         if (early := self.early(shared, version, write, enough)) is not None:
             return early, version
         try:
-            written = Written(write.body)
+            body, are_new = self.numbered(rows, write.body) if is_numbered(write.body) else (write.body, False)
+            written = Written(body)
         except ValueError:
             return Verdict.IMAGE, version
+        written.are_new = are_new
         if written.changes_schema and not (shared.locks and shared.locks[0][1].txid == write.txid):
             return Verdict.SCHEMA, version
         if (late := self.conflicts(shared.window, write, written)) is not None:
             return late, version
-        return self.apply(shared, rows, write, written)
+        return self.apply(shared, rows, write if body is write.body else write._replace(body=body), written)
 
     def early(self, shared: Shared, version: int, write: Write, enough: bool) -> Verdict | None:
         """Against the epoch and the schema, before its rows are looked at."""
@@ -123,9 +141,21 @@ class Certifier:
             return Verdict.SCHEMA
         return None if enough else Verdict.NO_QUORUM
 
+    def numbered(self, rows: Rows, body: bytes) -> tuple[bytes, bool]:
+        """The body with the numbers that its rows get here (rule K8), and whether these are new: above the highest one. Without
+        room there they keep their own, and are rows as any. Raises ValueError."""
+        data = body[SEGMENT_HEAD_BYTES:]
+        found = Numbered(data)
+        count, highest = len(found.numbers), rows.highest(found.table.name)
+        if highest is None:
+            raise ValueError(f"{found.table.name}: its rows are not numbered")
+        are_new = found.numbers[-1] - found.numbers[0] == count - 1 and highest <= NUMBER_MAX - count
+        return encode_body([(Segment.CHANGESET, found.begin_at(highest + 1) if are_new else data)]), are_new
+
     def conflicts(self, window: Window, write: Write, written: Written) -> Verdict | None:
-        """Against what has been committed since its snapshot. First committer wins."""
-        if self.is_newer(window, written.rows, write.snapshot):
+        """Against what has been committed since its snapshot. First committer wins. Nobody else can have written rows that got
+        their numbers here."""
+        if not written.are_new and self.is_newer(window, written.rows, write.snapshot):
             return Verdict.CONFLICT
         if self.is_newer(window, self.reads(write), write.snapshot):
             return Verdict.READ

@@ -26,6 +26,7 @@ _FIXED: Final = {0: 0, 1: 8, 2: 8, 5: 0}
 """Type of a value to its bytes: not recorded, integer, float, NULL."""
 _COUNTED: Final = (3, 4)
 """Text, BLOB."""
+_INTEGER: Final = 1
 
 
 class Op(IntEnum):
@@ -195,6 +196,45 @@ def _single(data: bytes) -> tuple[Change, tuple[bytes, ...]] | None:
     first = tuple(values[:columns])
     old, new = ((), first) if op is Op.INSERT else (first, tuple(values[columns:]))
     return Change(table, op, old, new), key
+
+
+def varint(number: int) -> bytes:
+    """SQLite's, of a number that is not negative."""
+    out = [number & 0x7F]
+    while number := number >> 7:
+        out.append(number & 0x7F | 0x80)
+    return bytes(reversed(out))
+
+
+class Numbered:
+    """A changeset that does nothing but insert rows of one table whose key is a number, one after another. Raises ValueError."""
+
+    def __init__(self, data: bytes) -> None:
+        self.changes = summary(data).few or tuple(parse(data))
+        tables = {change.table for change in self.changes}
+        if len(tables) != 1:
+            raise ValueError("changeset: rows of one table are numbered")
+        (self.table,) = tables
+        places = [i for i, place in enumerate(self.table.key) if place]
+        if len(places) != 1 or any(c.op is not Op.INSERT or c.new[places[0]][0] != _INTEGER for c in self.changes):
+            raise ValueError(f"changeset: {self.table.name}: inserted rows are numbered")
+        self._place = places[0]
+        self.numbers = sorted(int.from_bytes(change.new[self._place][1:], "big", signed=True) for change in self.changes)
+        """Of its rows."""
+
+    def begin_at(self, first: int) -> bytes:
+        """The same with these numbers: *first* for the lowest, and the others as far from it as they were."""
+        by, at = first - self.numbers[0], self._place
+        head = [bytes([_TABLE]), varint(len(self.table.key)), bytes(self.table.key), self.table.name.encode(), b"\0"]
+        for change in self.changes:
+            number = int.from_bytes(change.new[at][1:], "big", signed=True) + by
+            head += [bytes([Op.INSERT, 0]), *change.new[:at], encoded_integer(number), *change.new[at + 1 :]]
+        return b"".join(head)
+
+
+def encoded_integer(number: int) -> bytes:
+    """As a changeset has it. Raises OverflowError."""
+    return bytes([_INTEGER]) + number.to_bytes(8, "big", signed=True)
 
 
 def row_hash(table: str, key: tuple[bytes, ...]) -> bytes:

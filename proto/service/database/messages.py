@@ -64,6 +64,9 @@ class Segment(IntEnum):
     UNCHECKED = 4
     """The first one, empty: foreign keys neither act nor are looked at in what follows, which changes the schema. All of them
     hold afterwards."""
+    NUMBERED = 5
+    """A changeset of inserted rows alone, and the body has nothing else: each site gives them other numbers as their keys, those
+    above the highest one at its place (rule K8). The history has the changeset that comes of it."""
 
 
 class Disk(IntEnum):
@@ -361,6 +364,7 @@ def _decode_write(data: bytes) -> Write | None:
 
 _SEGMENTS: Final = {int(segment): segment for segment in Segment}
 _CHANGESET: Final = bytes([Segment.CHANGESET])
+_NUMBERED: Final = bytes([Segment.NUMBERED])
 _UNCHECKED: Final = bytes([Segment.UNCHECKED, 0, 0, 0, 0])
 SEGMENT_HEAD_BYTES: Final = 5
 """Before the data of a segment: its kind, and how many they are."""
@@ -392,7 +396,16 @@ def is_unchecked(body: bytes) -> bool:
 
 def is_one_changeset(body: bytes) -> bool:
     """It is a changeset and nothing else."""
-    return body[:1] == _CHANGESET and len(body) == SEGMENT_HEAD_BYTES + int.from_bytes(body[1:SEGMENT_HEAD_BYTES], "big")
+    return body[:1] == _CHANGESET and _is_one(body)
+
+
+def is_numbered(body: bytes) -> bool:
+    """It is a NUMBERED and nothing else."""
+    return body[:1] == _NUMBERED and _is_one(body)
+
+
+def _is_one(body: bytes) -> bool:
+    return len(body) == SEGMENT_HEAD_BYTES + int.from_bytes(body[1:SEGMENT_HEAD_BYTES], "big")
 
 
 # ---- the digest of a history

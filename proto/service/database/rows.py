@@ -70,5 +70,9 @@ class Rows(Protocol):
     def digest_at(self, version: int) -> bytes | None:
         """The digest of a version; None: the version is no longer kept."""
 
+    def highest(self, table: str) -> int | None:
+        """The highest number that a row of this table has as its key, 0 without rows; None: rows of this table have no numbers
+        that SQLite picks, or those come from blocks (rule K7)."""
+
     def gate(self, is_open: bool) -> None:
         """Mode unanimous: whether reads are served. With RowsFailed nobody can read the copy any more."""
