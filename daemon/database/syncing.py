@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ...proto.service.base import Effect
@@ -17,9 +16,7 @@ from .doubt import sync_file
 if TYPE_CHECKING:
     from .site import Site
 
-MISSED_S: Final = 0.005
-"""After a sync: what the others should have reported by then, and have not, is reported here."""
-LATE_S: Final = 0.05
+LATE_S: Final = 0.2
 """After a sync everything has been reported."""
 MANY: Final = 4
 """Versions of one sync from which on the next one waits ``PAUSE_S``. A sync and its report take as long as many transactions, and
@@ -38,8 +35,8 @@ class Syncing:
         """Epoch and version of which the machine knows that the disk has them."""
         self._aimed: tuple[int, int] = (0, 0)
         """Those that the sync which runs, or the last one, is for."""
-        self._timers: dict[bool, asyncio.TimerHandle] = {}
-        """For what is reported later, and late."""
+        self._timer: asyncio.TimerHandle | None = None
+        """For what is reported later."""
         self.seconds = 0.0
         """How long the last sync took."""
 
@@ -63,9 +60,9 @@ class Syncing:
                 self._needed.clear()
                 await self._sync()
         finally:
-            for timer in self._timers.values():
-                timer.cancel()
-            self._timers.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
 
     async def _sync(self) -> None:
         site = self._site
@@ -101,14 +98,11 @@ class Syncing:
 
     def _report_later(self) -> None:
         machine = self._site.machine
-        if machine is not None and machine.owes_report:
-            loop = asyncio.get_running_loop()
-            for is_late, seconds in ((False, MISSED_S), (True, LATE_S)):
-                if is_late not in self._timers:
-                    self._timers[is_late] = loop.call_later(seconds, self._report, is_late)
+        if self._timer is None and machine is not None and machine.owes_report:
+            self._timer = asyncio.get_running_loop().call_later(LATE_S, self._report)
 
-    def _report(self, is_late: bool) -> None:
-        del self._timers[is_late]
+    def _report(self) -> None:
+        self._timer = None
         machine = self._site.machine
         if machine is not None and machine.owes_report:
-            self._site.soon(self._site.act(partial(machine.report, is_late=is_late), is_short=True))
+            self._site.soon(self._site.act(machine.report, is_short=True))

@@ -1,4 +1,4 @@
-"""What a site says of its disk: at once if somebody waits for that, otherwise later."""
+"""What a site says of its disk: at once if another site may wait for that, otherwise later."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import pytest
 from zenjun.proto.service.base import Source
 from zenjun.proto.service.database import messages as m
 from zenjun.proto.service.database.machine import Answer, Durability, Reached
-from zenjun.proto.service.database.reports import reporters
-from zenjun.proto.service.database.roll import Sites
 
 from ..rules import rule
 from .test_machine import Order, opened
@@ -33,69 +31,46 @@ def reported(order: Order) -> list[Source]:
     return [source for source, data in order.waiting if isinstance(m.decode(data), m.Synced)]
 
 
-def later(order: Order, who: Source, *, is_late: bool) -> bool:
-    """Whether it reports what it owes, some time after its sync."""
-    before = len(reported(order))
-    if order.machines[who].owes_report:
-        order.take(who, order.machines[who].report(is_late=is_late))
-    return len(reported(order)) > before
-
-
 @rule("D1", "D5")
-@pytest.mark.parametrize(("origin", "reports"), [((1, 1), (2, 1)), ((2, 1), (3, 1)), ((3, 1), (1, 1))])
-def test_as_few_report_at_once_as_are_waited_for(origin: Source, reports: Source) -> None:
-    """The origin's own disk needs no message. The others say everything in the end."""
+@pytest.mark.parametrize("origin", ALL)
+def test_the_origin_needs_no_report_of_its_own(origin: Source) -> None:
+    """The others report at once, and it says everything in the end."""
     order, version = committed(origin)
-    assert sync(order, *ALL) == [reports] and order.verdicts() == []
+    others = [each for each in ALL if each != origin]
+    assert sync(order, *ALL) == others and order.verdicts() == []
     order.deliver()
     assert order.verdicts() == [(1, "done")]
-    for each in ALL:
-        known = order.machines[each].durable_version()
-        assert known == (0 if each == reports else version), "who reports has not heard of another disk"
-        assert order.machines[each].owes_report == (each != reports)
-        assert not later(order, each, is_late=False)
-        assert later(order, each, is_late=True) == (each != reports)
+    assert {machine.durable_version() for machine in order.machines.values()} == {version}
+    assert [each for each in ALL if order.machines[each].owes_report] == [origin]
+    order.take(origin, order.machines[origin].report())
     order.deliver()
     for machine in order.machines.values():
         assert machine.shared is not None and machine.shared.synced == dict.fromkeys(ALL, version)
+        assert not machine.owes_report and machine.report() == []
     assert sync(order, *ALL) == []
 
 
-@rule("D5")
-def test_who_is_slow_is_not_waited_for() -> None:
-    """Another disk has it, and its site notices that nothing has been reported."""
-    order, _ = committed()
-    assert sync(order, (1, 1), (3, 1)) == []
-    assert later(order, (3, 1), is_late=False)
-    order.deliver()
-    assert order.verdicts() == [(1, "done")]
-
-
-@rule("D5")
-def test_a_slow_disk_of_ones_own_is_not_waited_for() -> None:
-    order, _ = committed()
-    sync(order, (2, 1), (3, 1))
-    assert later(order, (3, 1), is_late=True)
-    order.deliver()
-    assert order.verdicts() == [(1, "done")]
-
-
 @rule("D1", "D5")
-def test_who_waits_for_all_disks_asks_for_their_reports() -> None:
-    order, _ = committed(durability=Durability.ALL)
-    assert sync(order, (3, 1)) == []
-    order.deliver(m.Barrier)
-    assert reported(order) == [(3, 1)], "what it has"
-    assert sync(order, *ALL) == [(3, 1), (2, 1)], "what it has later; the origin knows its own"
+@pytest.mark.parametrize("slow", ALL)
+def test_no_disk_is_waited_for_by_itself(slow: Source) -> None:
+    """Any two of three suffice, the origin's among them or not; who wants all waits for it."""
+    order, _ = committed()
+    order.write((1, 1), 2, Durability.ALL)
+    order.deliver(m.Write)
+    sync(order, *[each for each in ALL if each != slow])
     order.deliver()
-    assert order.verdicts() == [(1, "done")] and not order.take_effects(Reached)
+    assert order.verdicts() == [(1, "done")]
+    sync(order, slow)
+    order.deliver()
+    assert order.verdicts() == [(2, "done")]
 
 
 @rule("D3", "D5")
 def test_who_reads_asks_for_reports() -> None:
-    """It waits until enough disks have what it reads; here two have it, and one of these is its own."""
+    """It waits until enough disks have what it reads; here two have it, its own and that of the transaction's site."""
     order, version = committed(origin=(3, 1))
-    assert sync(order, (2, 1), (3, 1)) == []
+    assert sync(order, (3, 1)) == [] and sync(order, (2, 1)) == [(2, 1)]
+    order.waiting.clear()
     assert order.machines[2, 1].durable_version() == 0
     order.take((2, 1), order.machines[2, 1].barrier(7))
     order.deliver()
@@ -103,29 +78,22 @@ def test_who_reads_asks_for_reports() -> None:
     assert order.machines[2, 1].durable_version() == version
     order.take((1, 1), order.machines[1, 1].ask_reports())
     order.deliver()
-    assert order.machines[1, 1].durable_version() == version
-    assert order.take_effects(Answer) and not order.take_effects(Reached)
+    assert not order.take_effects(Reached) and not order.take_effects(Answer)
+
+
+@rule("D5")
+def test_what_is_asked_for_before_the_disk_has_it() -> None:
+    order, _ = committed(origin=(3, 1))
+    order.take((2, 1), order.machines[2, 1].ask_reports())
+    order.deliver()
+    assert reported(order) == [] and sync(order, (3, 1)) == [(3, 1)]
 
 
 @rule("D5")
 def test_nothing_is_owed_by_who_does_not_follow() -> None:
-    order, _ = committed()
+    order, _ = committed(origin=(3, 1))
     sync(order, *ALL)
     machine = order.machines[3, 1]
     assert machine.owes_report
     machine.on_lost()
-    assert not machine.owes_report and machine.report(is_late=True) == [] and machine.ask_reports() == []
-
-
-@rule("D5")
-def test_reporters() -> None:
-    """As many as suffice with the origin, whatever that takes; each site has its turn."""
-    five = [(k, 1) for k in range(1, 6)]
-    sites = Sites(frozenset(range(1, 6)))
-    assert reporters(sites, five, (4, 1)) == [(5, 1), (1, 1)]
-    assert reporters(sites, five[1:3], (2, 1)) == [(3, 1)], "these do not suffice, and all report"
-    assert reporters(sites, five, (9, 1)) == [(1, 1), (2, 1), (3, 1)]
-    needs_one = Sites(frozenset(range(1, 4)), frozenset({1}), 2)
-    assert reporters(needs_one, five[:3], (2, 1)) == [(3, 1), (1, 1)]
-    assert reporters(needs_one, five[:3], (1, 1)) == [(2, 1)]
-    assert reporters(Sites(frozenset({1})), five[:1], (1, 1)) == []
+    assert not machine.owes_report and machine.report() == [] and machine.ask_reports() == []

@@ -237,10 +237,13 @@ class CountsItself(Machine):
 
 
 class SaysNothing(Machine):
-    """D5: what those that are waited for do not report, nobody does."""
+    """D5: a site reports only what nobody waits for."""
 
-    def report(self, *, is_late: bool) -> list[Any]:
-        return self._take()
+    def _report_awaited(self, shared: Shared) -> None:
+        pass
+
+    def report(self) -> list[Any]:
+        return super().report() if not self._reports.is_awaited else self._take()
 
 
 class NoBarrier(World):

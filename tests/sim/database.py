@@ -400,7 +400,7 @@ class World:
             self.carry_out(site, site.machine.on_synced(version))
         elif site.connected and shared is not None and site.machine.owes_report:
             self.met["reported later"] += 1
-            self.carry_out(site, site.machine.report(is_late=self.is_resting or version % 2 == 0))
+            self.carry_out(site, site.machine.report())
 
     def deliver(self) -> None:
         """A state arrives; unless its donor went before it was sent, or the other has gone."""

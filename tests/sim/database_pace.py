@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from zenjun.daemon.database.syncing import LATE_S, MISSED_S
+from zenjun.daemon.database.syncing import LATE_S
 from zenjun.proto.service.base import Effect, Emit, Place, Source
 from zenjun.proto.service.database.effects import Answer, Failed, Give
 from zenjun.proto.service.database.machine import Durability, Given, Machine
@@ -93,8 +93,8 @@ class Site:
         """Time that each takes, and what it does."""
         self.is_busy = self.is_syncing = False
         self.said = 0
-        self.timers: set[bool] = set()
-        """Whether a report is to come that is late."""
+        self.reports = False
+        """What it owes is reported later."""
 
 
 class Pace:
@@ -196,15 +196,14 @@ class Pace:
     def report_later(self, site: Site) -> None:
         """As ``daemon/database/syncing.py``."""
 
-        def report(is_late: bool) -> None:
-            site.timers.discard(is_late)
+        def report() -> None:
+            site.reports = False
             if self.sites.get(site.me) is site:
-                self.work(site, APPLY_NS // 10, lambda: site.machine.report(is_late=is_late))
+                self.work(site, APPLY_NS // 10, site.machine.report)
 
-        for is_late, seconds in ((False, MISSED_S), (True, LATE_S)):
-            if site.machine.owes_report and is_late not in site.timers:
-                site.timers.add(is_late)
-                self.after(int(seconds * S), lambda is_late=is_late: report(is_late))  # type: ignore[misc]
+        if site.machine.owes_report and not site.reports:
+            site.reports = True
+            self.after(int(LATE_S * S), report)
 
     def carry_out(self, site: Site, effects: Sequence[Effect]) -> None:
         for effect in effects:

@@ -519,14 +519,12 @@ class Machine(Reporting):
 
     def _decided(self, source: Source, txid: Txid, verdict: Verdict, version: int) -> None:
         if source != self.me and verdict is Verdict.DONE:
-            self._reports.on_version(version, source)
+            self._reports.on_version(version)
         durability = self._answers.pop(txid, None) if source == self.me else None
         if durability is None:
             return
         if verdict is Verdict.DONE and not self._is_durable(version, durability):
             self._durable[txid] = (durability, version)
-            if durability is Durability.ALL:
-                self._emit(Barrier(0))
         else:
             self._effects.append(Answer(txid, verdict, version))
 

@@ -1,10 +1,9 @@
-"""What a site says of its disk, and when: a report is a message that wakes every station, so only those are sent at once that
-somebody waits for (rule D5)."""
+"""What a site says of its disk, and when: a report is a message that wakes every station, so it is sent at once only if another
+site may wait for it (rule D5)."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 
 from ..base import Effect, Source
 from .certify import Shared
@@ -12,17 +11,6 @@ from .effects import Answer, Durability, Reached
 from .messages import Barrier, Message, Synced, Txid
 from .roll import Sites
 from .rows import Rows, Verdict
-
-
-def reporters(sites: Sites, active: Iterable[Source], origin: Source) -> list[Source]:
-    """The active sites that report a program's transaction at once: as few as suffice with the origin's own disk, from the one
-    that follows it on, so that each has its share."""
-    others = sorted(source for source in active if source != origin)
-    turn = [source for source in others if source > origin] + [source for source in others if source < origin]
-    found: list[Source] = []
-    while turn and not sites.sufficient([origin[0], *(station for station, _ in found)]):
-        found.append(turn.pop(0))
-    return found
 
 
 class Reports:
@@ -35,45 +23,33 @@ class Reports:
         """The last one that has been reported."""
         self._asked = 0
         """Somebody waits for a report that it is there."""
-        self._origins: deque[tuple[int, Source]] = deque()
-        """Versions of programs elsewhere that have not been reported, and where these are."""
+        self._others: deque[int] = deque()
+        """Versions of programs elsewhere that have not been reported."""
 
     @property
     def owes(self) -> bool:
         """Something has not been reported."""
         return self.on_disk > self.said
 
-    def on_version(self, version: int, origin: Source) -> None:
+    def on_version(self, version: int) -> None:
         """A program of another site has made a version."""
         if version > self.said:
-            self._origins.append((version, origin))
+            self._others.append(version)
 
     def ask(self, version: int) -> None:
         """Another site waits until this version is known to be there."""
         self._asked = max(self._asked, version)
 
-    def is_awaited(self, me: Source, sites: Sites, shared: Shared) -> bool:
-        """What the disk has is to be reported at once."""
-        if self.said < self._asked <= self.on_disk:
-            return True
-        origins = {origin for version, origin in self._origins if version <= self.on_disk}
-        return self.owes and any(me in reporters(sites, shared.active, origin) for origin in origins)
-
-    def is_missed(self, sites: Sites, shared: Shared, members: frozenset[Source]) -> bool:
-        """Those that were to report something which is here have not."""
-        for version, origin in self._origins:
-            if version > self.on_disk:
-                break
-            known = [station for (station, client), v in shared.synced.items() if v >= version and (station, client) in members]
-            if not sites.sufficient([origin[0], *known]):
-                return True
-        return False
+    @property
+    def is_awaited(self) -> bool:
+        """What the disk has is to be reported at once: a program of another site waits for it, or somebody has asked."""
+        return self.said < self._asked <= self.on_disk or (bool(self._others) and self._others[0] <= self.on_disk)
 
     def say(self) -> int:
         """The version to be reported now."""
         self.said = self.on_disk
-        while self._origins and self._origins[0][0] <= self.said:
-            self._origins.popleft()
+        while self._others and self._others[0] <= self.said:
+            self._others.popleft()
         return self.said
 
 
@@ -119,15 +95,14 @@ class Reporting:
         """Others have not been told what the disk here has."""
         return self.shared is not None and self._reports.owes
 
-    def report(self, *, is_late: bool) -> list[Effect]:
-        """A while after ``on_synced``: what others should have reported, and have not; later everything."""
-        shared, reports = self.shared, self._reports
-        if shared is not None and reports.owes and (is_late or reports.is_missed(self.sites, shared, self.members)):
-            self._report(shared)
+    def report(self) -> list[Effect]:
+        """A while after ``on_synced``: what nobody has waited for."""
+        if self.shared is not None and self._reports.owes:
+            self._report(self.shared)
         return self._take()
 
     def ask_reports(self) -> list[Effect]:
-        """Somebody here waits for more disks than a transaction of its own needs: all report at once what they have."""
+        """Somebody here waits for the disk of a transaction's own site: all report at once what they have."""
         if self.shared is not None:
             self._emit(Barrier(0))
         return self._take()
@@ -142,7 +117,7 @@ class Reporting:
             self._effects.append(Reached(barrier.number, version))
 
     def _report_awaited(self, shared: Shared) -> None:
-        if self._reports.is_awaited(self.me, self.sites, shared):
+        if self._reports.is_awaited:
             self._report(shared)
 
     def _report(self, shared: Shared) -> None:
