@@ -77,7 +77,7 @@ RUNS: Final = (
     Run("stress_cpgfdget", passes),
     Run("stress_cpgcontext", passes),
     Run("stress_cpgzc", passes),
-    Run("testquorum", waits("quorate   1"), limit_s=3),
+    Run("testquorum", waits("quorate   = 1"), limit_s=3),
     Run("testquorummodel", waits("quorate   1"), limit_s=3),
     Run("testvotequorum1", waits("expected votes   3", "Quorate"), limit_s=3),
     Run("testcfg", lambda said: said.code == 0 and "ERROR" not in said.text),
