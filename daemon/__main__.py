@@ -37,7 +37,7 @@ from .connections import Facts
 from .datapath import DataPath, Sealing, guard_overhead, now_ns
 from .exits import Exit
 from .judging import Judging
-from .key import closed_credentials, mark, path_of
+from .key import closed_credentials, complaint, mark, path_of
 from .keyhost import KeyHost
 from .keyring import Keyring, forbid_core_dumps
 from .link import Limits
@@ -133,6 +133,11 @@ def main(argv: list[str] | None = None) -> int:
         config = configuration.load(arguments.config)
     except ConfigError as exc:
         sys.stderr.write(f"{exc}\n")
+        return Exit.CONFIG
+    wrong, unseen = complaint(Path(config.station.key_file)) if arguments.check and config.station.key_file else ("", "")
+    if wrong or unseen:
+        sys.stderr.write(f"{config.file}: station.key_file: {wrong or unseen}\n")
+    if wrong:
         return Exit.CONFIG
     if arguments.check:
         sys.stdout.write(f"{config.file}: the configuration is right\n")
@@ -250,7 +255,8 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
         except (MemoryError, OSError) as exc:
             raise Failure(Exit.BUG, f"cannot start: {exc}") from exc
         _tell_what_is_missing(config, remembered, ring.path, journal)
-        rights, groups = _rights(config, journal), Groups(config.station.id)
+        groups_max = with_options(config, changing.options).cluster.groups_max
+        rights, groups = _rights(config, journal), Groups(config.station.id, groups_max)
         facts = _facts(config, engine.config.stations)
         report = StatusReport(config, engine, dp, groups, rights, version(), mark(key) if key else None)
         clients = _sessions(config, dp, groups, facts, journal, report, engine)

@@ -353,7 +353,7 @@ CODES: Final = {
     "name-collision": "another group with members, or another one of this station, has the same number",
     "order-mismatch": "the group's first member requested another order",
     "too-many-groups": f"the programs of one user may hold at most {GROUPS_PER_USER:,} groups at a station, or "
-    "`clients.groups_per_user`",
+    "`clients.groups_per_user`; the cluster may have `cluster.groups_max`",
     "unknown-order": "the daemon has no order of delivery with this number",
     "level": "the group's order has no such level",
     "bus-level": "medium *bus*: JOIN with another level than ack, or order op",

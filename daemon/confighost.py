@@ -19,7 +19,7 @@ from ..proto.effects import Effect, Opened, Replaced, Told
 from ..proto.engine import Engine
 from ..proto.engineconfig import EngineConfig, make_quorum, validate
 from ..proto.errors import UsageError
-from ..proto.gathering import Gathering
+from ..proto.gathering import GATHER_NS, Gathering
 from ..proto.reconfiguring import Outcome, Reconfiguring, members_of
 from ..proto.service.base import Place, ViewEvent
 from ..proto.wire import CONFIGURATION, MessageType, mtu_needed, open_bytes
@@ -40,7 +40,7 @@ from .connections import Connection
 from .datapath import DataPath, now_ns
 from .observe import Journal
 from .services import ServiceHost
-from .store import Ran, Store
+from .store import Ran, Store, StoreError
 
 OPEN_BYTES_MAX: Final = 1536
 """Bytes of an OPEN that the core hands to the engine: ``ZJ_CTL_BYTES``."""
@@ -141,6 +141,12 @@ class ConfigHost(ServiceHost):
         self._outbox: deque[bytes] = deque()
         self._held = False
         """An attempt is under way."""
+        self._owes_ready = False
+        """This station has not said READY in this instance, and is waited for."""
+        self.joins_wait: Callable[[], bool] = lambda: False
+        """Whether programs' joins wait for room in the data path: there are too many to go at once."""
+        self._instead: Tell | None = None
+        """What is told in place of the next: a mark could not be written."""
         self._gathering = Gathering()
         self.last: tuple[str, bool | None] = ("", None)
         """What was said last of an attempt, and whether it was carried out."""
@@ -156,10 +162,11 @@ class ConfigHost(ServiceHost):
     def handle(self, effect: Keep | Tell | Hold | Said | Replaced) -> None:
         """Raises StoreError."""
         match effect:
-            case Keep(stand):
-                self._store.keep(stand)
+            case Keep(stand, is_mark):
+                self._keep(stand, is_mark=is_mark)
             case Tell(data):
-                self._outbox.append(data)
+                self._outbox.append(data if self._instead is None else self._instead.data)
+                self._instead = None
             case Hold(yes):
                 self._held = yes
                 self._hold()
@@ -173,6 +180,16 @@ class ConfigHost(ServiceHost):
             case Replaced():
                 self.settings.stations = self._engine.config.stations
                 self.host.core_replaced()
+
+    def _keep(self, stand: Stand, *, is_mark: bool) -> None:
+        """A full disk ends an attempt, not a member. Raises StoreError."""
+        try:
+            self._store.keep(stand)
+        except StoreError as exc:
+            if not is_mark:
+                raise
+            self._journal.error("configuration", str(exc))
+            self._instead = self.both.changing.unmarked(str(exc))
 
     @property
     def gathers(self) -> bool:
@@ -311,18 +328,31 @@ class ConfigHost(ServiceHost):
 
     @property
     def waiting(self) -> bool:
-        return bool(self._outbox) or self.both.waiting
+        return bool(self._outbox) or self._owes_ready or self.both.waiting
 
     def flush(self) -> None:
-        self._gather(lambda: self._gathering.look(now_ns()))
+        self._gather(self._look_who_is_ready)
         if outcomes := self.both.look(now_ns()):
             self.host.apply(outcomes)
             self.host.turn_again()
+        if self._owes_ready and not self.joins_wait():  # behind what puts programs into their groups
+            self._owes_ready = False
+            self._outbox.append(ConfigMessage(Say.READY, self.both.changing.number).packed())
         while self._outbox and self._dp.send(0, 0, MessageType.SERVICE, self._outbox[0]):
             self._outbox.popleft()
 
+    def _look_who_is_ready(self) -> None:
+        if late := self._gathering.look(now_ns()):
+            named = ", ".join(map(str, sorted(late)))
+            self._journal.warning(
+                "configuration",
+                f"station {named} has not put its programs into their groups for {GATHER_NS // 10**9} s: programs here go on, "
+                "and those of that station miss what is sent until they are members again",
+            )
+
     def suspend(self) -> None:
         self._gathering.end()
+        self._owes_ready = False
         self._outbox.clear()  # the next instance may have other members
 
     # ---- what does not concern it
@@ -331,8 +361,7 @@ class ConfigHost(ServiceHost):
         pass
 
     def begin(self) -> None:
-        if self.gathers:  # behind what puts programs into their groups: that service comes first
-            self._outbox.append(ConfigMessage(Say.READY, self.both.changing.number).packed())
+        self._owes_ready = self.gathers
 
     def end(self) -> None:
         pass

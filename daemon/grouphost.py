@@ -54,6 +54,7 @@ MULTICAST_OPERATIONS: Final = frozenset(bytes([operation]) for operation in OPER
 REFUSED: Final = {
     "name-collision": "group {!r} has the same number as another group with members: use another name",
     "order-mismatch": "group {!r} has another order: its first member has said which",
+    "too-many-groups": "group {!r} would be one more than the cluster may have (cluster.groups_max)",
 }
 """The error for a program whose join has been refused at its place."""
 
@@ -105,6 +106,10 @@ class GroupHost(ServiceHost):
         """An instance begins; joined: the others have groups already. Call ``begin`` when the programs have got the event."""
         self._groups.open(instance, joined=joined)
         self.multicast.open(instance, joined=joined)
+
+    def on_configuration(self, groups_max: int) -> None:
+        """The next instance may have so many groups."""
+        self._groups.groups_max = groups_max
 
     def suspend(self) -> None:
         """This station is in no instance now; what is delivered of the last one before the next begins still counts."""

@@ -78,12 +78,32 @@ def read(path: Path) -> tuple[bytes, ...]:
     return parse(data, f"the key file {path}")
 
 
-def _unfit(path: Path, about: os.stat_result) -> str:
+def complaint(path: Path) -> tuple[str, str]:
+    """What is wrong with a key file, as the daemon would say, and what could not be looked at because this process has not the
+    rights; each empty: nothing. Whose the file is is looked at by the daemon alone, which may run as another user."""
+    try:
+        about = path.stat()
+    except PermissionError:
+        return "", f"the key file {path} was not looked at: its folder is closed to this user"
+    except OSError as error:
+        return f"the key file {path} cannot be read: {error.strerror or error}", ""
+    if why := _unfit(path, about, any_owner=True):
+        return why, ""
+    try:
+        parse(path.read_bytes()[: _FILE_BYTES_MAX + 1], f"the key file {path}")
+    except PermissionError:
+        return "", f"the keys in {path} were not looked at: this user may not read them"
+    except (UsageError, OSError) as error:
+        return str(error), ""
+    return "", ""
+
+
+def _unfit(path: Path, about: os.stat_result, *, any_owner: bool = False) -> str:
     """Why what a file is, whose it is, or who may open it, makes it no key file; empty: it may be one."""
     mode = stat.S_IMODE(about.st_mode)
     if not stat.S_ISREG(about.st_mode):
         return f"the key file {path} is no file"
-    if about.st_uid not in (0, os.geteuid()):
+    if not any_owner and about.st_uid not in (0, os.geteuid()):
         return f"the key file {path} belongs to uid {about.st_uid}, who could change it: chown root {path}"
     if mode & 0o007:
         return f"the key file {path} is open to everybody (mode {mode:04o}): chmod 600 {path}"

@@ -121,8 +121,10 @@ class KeyHost(ServiceHost):
             self._retire(now, change.key, place[1])
 
     def _retire(self, now: int, key: int, by: int) -> None:
+        began = now_ns()
         try:
             self._keyring.retire(key)
+            self.trusting.has_written(began)
         except OSError as exc:  # after the next start it would be read again
             self._journal.event(
                 logging.ERROR, "key", f"that key {key:08x} is retired cannot be written down: {exc.strerror}", now=now

@@ -108,10 +108,12 @@ class Runtime:
         self._trusting = keys.trusting if keys is not None else None
         if keys is not None:
             keys.trusting.host = self
+            store.on_written = keys.trusting.has_written
             clients.register(keys)
         self.configs = configs
         if configs is not None:
             configs.host = self
+            configs.joins_wait = lambda: clients.joins_wait
             clients.register(configs)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.started_ns = now_ns()
@@ -371,7 +373,8 @@ class Runtime:
         config = self._engine.config
         self._stations = config.stations
         self._dp.set_core(self._engine.core, self._stations)
-        self._clients.on_configuration(self._stations)
+        groups_max = self.configs.present.cluster.groups_max if self.configs is not None else None
+        self._clients.on_configuration(self._stations, groups_max)
         self._clients.multicast.on_configuration(config)
         self._links.on_configuration(self._stations)
         if self.sizing is not None:

@@ -106,9 +106,11 @@ class Sessions:
         """One more service, before the first instance."""
         self._services.register(host)
 
-    def on_configuration(self, stations: int) -> None:
-        """Numbers of stations are up to this now."""
+    def on_configuration(self, stations: int, groups_max: int | None = None) -> None:
+        """Numbers of stations are up to this now; so many groups there may be (None: as many as before)."""
         self._facts.stations = stations
+        if groups_max is not None:
+            self._groups.on_configuration(groups_max)
 
     def __len__(self) -> int:
         return len(self.connections.by_slot)
@@ -211,6 +213,11 @@ class Sessions:
                 self._dp.client_put(connection.slot, Frame.DONE, body=DONE.struct.pack(*info.done), urgent=urgent)
                 self._dp.client_remove(connection.slot, hard=False, linger_ns=BYE_LINGER_NS)
                 self._forget(connection, "bye")
+
+    @property
+    def joins_wait(self) -> bool:
+        """Joins and leaves of programs wait for room in the data path."""
+        return self._groups.waiting
 
     @property
     def waiting(self) -> bool:

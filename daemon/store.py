@@ -21,6 +21,7 @@ import os
 import secrets
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -225,6 +226,8 @@ class Store:
         """As in ``Remembered``."""
         self.written = 0
         """Durable writes so far."""
+        self.on_written: Callable[[int], None] = lambda began_ns: None
+        """Called after each write, and after one that has failed, with its begin (monotonic)."""
 
     @property
     def path(self) -> Path:
@@ -255,6 +258,7 @@ class Store:
         form = FORMAT if is_more else FORMAT_OF_FILE
         data = Record(self._cluster, self._station, incarnation, instance, form, self.ran, stand).encode()
         temporary = self._folder / (STATE_NAME + ".tmp")
+        began = time.monotonic_ns()
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
@@ -271,6 +275,8 @@ class Store:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise StoreError(f"cannot write the state file {self.path}: {exc.strerror}{_advice(exc)}") from exc
+        finally:
+            self.on_written(began)
         self.written += 1
         self._numbers = (incarnation, instance)
 
@@ -296,9 +302,14 @@ class Store:
             self.persist(*self._numbers)
 
     def keep(self, stand: Stand) -> None:
-        """The configuration that was taken over, or the mark, is durable when this returns. Raises StoreError."""
-        self.stand = stand
-        self.persist(*self._numbers)
+        """The configuration that was taken over, or the mark, is durable when this returns. Raises StoreError; then that of
+        before counts."""
+        before, self.stand = self.stand, stand
+        try:
+            self.persist(*self._numbers)
+        except StoreError:
+            self.stand = before
+            raise
 
     def forget_ran(self) -> None:
         """The next start may be under any configuration, by the file; that there was a key stays noted, which ``forget_key``

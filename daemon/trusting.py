@@ -32,7 +32,7 @@ from ..proto.trust import (
     Unlike,
     Unread,
 )
-from .datapath import DataPath, Sealing
+from .datapath import DataPath, Sealing, now_ns
 from .exits import Exit
 from .key import LONG_KEY_BYTES, hello_key, identity, sending_key
 from .observe import Journal
@@ -111,6 +111,8 @@ class Trusting:
         self._wall_ns = wall_ns
         self._began_ns = 0
         self._hear_ns = 0
+        self._written_ns = 0
+        """When this process had waited for its disk last."""
         self._sealed_ns = 0
         self._asleep_ns = _asleep_ns()
         self._hello_keys()
@@ -155,8 +157,14 @@ class Trusting:
         asleep_ns = _asleep_ns()
         slept = asleep_ns - self._asleep_ns > BOOT_JUMP_NS
         self._asleep_ns = asleep_ns
-        if self.has_begun and (slept or 0 < planned_ns < now - self._pause_ns):
+        if self.has_begun and (slept or 0 < max(planned_ns, self._written_ns) < now - self._pause_ns):
             self._renew_at_once(now)
+
+    def has_written(self, since_ns: int) -> None:
+        """This process has waited for its disk since then. That is no pause, however slow the disk is: the clocks would say if
+        the machine had been asleep meanwhile."""
+        if self._dp.has_written(since_ns):
+            self._written_ns = now_ns()
 
     def serve(self, now: int) -> None:
         """HELLOs that have come, a session that the data path needs, deadlines."""
@@ -174,6 +182,8 @@ class Trusting:
         if began < self._hear_ns:
             return
         ended = began
+        for station in self._dp.unread():
+            self.trust.on_unread(now, station)
         while ended - began < HELLO_SLICE_NS and (frame := self._dp.hello_take()) is not None:  # bound: three of each station
             envelope = Envelope.read(frame)
             hello = Hello.read(envelope, frame[ENVELOPE.size :]) if envelope is not None else None

@@ -55,6 +55,9 @@ class Keep:
     """Make this durable before anything that follows, and before any frame leaves."""
 
     stand: Stand
+    is_mark: bool = False
+    """Of an attempt, at a member; the effect behind it tells the others. Where it cannot be written, ``Changing.unmarked`` says
+    what is told in place of that. Any other that cannot be written ends the station."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,8 @@ class Changing:
         """Of the instance; empty: this station is in none."""
         self.instance = 0
         self._attempt: _Attempt | None = None
+        self._before = stand
+        """Stand before the last mark."""
         # ballot, options, former: the mark of the highest ballot that is known, and when another station has told it
         self._best: tuple[int, bytes, bytes] | None = None
         self._told_ns = 0
@@ -284,8 +289,19 @@ class Changing:
         why = "it has said a proposal of a later instance" if ballot < self.stand.promise else self._unfit(options)
         if why:
             return [Hold(True), self._unable(attempt, why)]
-        marked = self._make(self.stand._replace(ballot=ballot, proposed=options))
-        return [Hold(True), *marked, Tell(ConfigMessage(Say.PREPARED, self.stand.number + 1, ballot).packed())]
+        self._before = self.stand
+        self.stand = self.stand._replace(ballot=ballot, proposed=options)
+        return [
+            Hold(True),
+            Keep(self.stand, is_mark=True),
+            Tell(ConfigMessage(Say.PREPARED, self.stand.number + 1, ballot).packed()),
+        ]
+
+    def unmarked(self, why: str) -> Tell | None:
+        """The mark that was to be made cannot be written, whatever is on the disk now: this station has none, as if it had lost
+        power before. If the disk has it all the same, V4 takes it away."""
+        self.stand, attempt = self._before, self._attempt
+        return self._unable(attempt, why) if attempt is not None else None
 
     def _unable(self, attempt: _Attempt, why: str) -> Tell:
         attempt.is_over = True

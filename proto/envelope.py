@@ -55,7 +55,9 @@ ENVELOPE: Final = Layout(
         Field("length", 2, "bytes of the body; the tag follows it, then padding"),
         Field("piece", 2, "PIECE: its place, from 0, and how many the PDU has, a byte each; else 0"),
         Field("session", 4, "first bytes of the session under which tx seals; suite 0: of a random number, drawn at its start"),
-        Field("number", 8, "of the frame in its session: from 1, one more for every frame sealed; HELLO: 0"),
+        Field(
+            "number", 8, "of the frame in its session: from 1, one more for every frame sealed; HELLO: id of the key of its tag"
+        ),
     ),
     "Before the body of every frame of a cluster whose frames prove their sender. A tag of 16 bytes follows the body.",
 )

@@ -44,9 +44,9 @@ class Gathering:
         """Only these are members from here on."""
         self._awaited &= set(members)
 
-    def look(self, now: int) -> bool:
-        """Whether the time is over: nobody is waited for any more."""
-        over = self.holds and now >= self._until_ns
-        if over:
-            self._awaited.clear()
-        return over
+    def look(self, now: int) -> set[int]:
+        """Members that have been waited for long enough, and are not any more; nobody: the time is not over."""
+        if now < self._until_ns:
+            return set()
+        given_up, self._awaited = self._awaited, set()
+        return given_up

@@ -32,6 +32,12 @@ HELLO_GAP_NS: Final = 10 * MS
 JITTER_NS: Final = 2 * MS
 RETRY_FIRST_NS: Final = 20 * MS
 RETRY_MAX_NS: Final = 640 * MS
+ANSWER_MAX_NS: Final = 160 * MS
+"""Between two answers to HELLOs of one session that return no good challenge, at most: the first one is answered at once, so that
+who is alive returns one, and the next after RETRY_FIRST_NS, doubled each time. Below the least time after which a station that is
+not read is suspected."""
+ANSWERED_MAX: Final = 16
+"""Sessions of a station that are told apart in this; all others count as one."""
 ROUND_NS: Final = 10_000 * MS
 """Between two HELLOs of a station that everybody believes."""
 HEARD_NS: Final = 2 * ROUND_NS
@@ -176,12 +182,16 @@ class Partner:
     fresh_ns: int = -CHALLENGE_NS
     sessions: list[Known] = field(default_factory=list)
     """That are proven here, the newest one first; at most two."""
+    answers: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    """By first bytes of a session whose HELLOs are not fresh: when it may be answered again, and for how long it waits then."""
     ended: list[tuple[bytes, int]] = field(default_factory=list)
     """Sessions that are read no more, and since when; of the last CHALLENGE_NS."""
     has_proven: bytes = b""
     """First bytes of this station's session that is proven there."""
     waits: bool = False
     """It has been heard, and has not said that this station's session is proven there."""
+    unread_ns: int = 0
+    """A frame of no known session brings no HELLO before this."""
     is_to_hear: bool = False
     """It is to have a fresh HELLO of this station, which has other keys since the last one."""
     keys: tuple[int, ...] = ()
@@ -198,6 +208,15 @@ class Partner:
     def find(self, session: bytes) -> Known | None:
         """The one that frames would name as they name this one."""
         return next((known for known in self.sessions if known.session[:4] == session[:4]), None)
+
+    def answer_at(self, now: int, session: bytes) -> int:
+        """When a HELLO of this session, which is not fresh, is to be answered: a recorded one may come again and again."""
+        self.answers = {known: (at, gap) for known, (at, gap) in self.answers.items() if now - at <= ROUND_NS}
+        which = session[:4] if session[:4] in self.answers or len(self.answers) < ANSWERED_MAX else b""
+        at, gap = self.answers.get(which, (now, RETRY_FIRST_NS))
+        if now >= at:
+            self.answers[which] = now + gap, min(2 * gap, ANSWER_MAX_NS)
+        return max(now, at)
 
     def echo(self, now: int) -> Echo:
         """Proven is the newest session. Of the challenges that of a fresh HELLO comes first, while it can still prove something;
@@ -265,6 +284,7 @@ class Trust:
         effects: list[Effect] = []
         if returned_ns is None:
             partner.waits = partner.waits or partner.has_proven != self._saying[:4]
+            self._hello_at(partner.answer_at(now, hello.session) + self._random() % JITTER_NS)
         elif hello.tx == own:
             effects.append(Twin(hello))
         else:
@@ -272,10 +292,22 @@ class Trust:
             self._note(now, partner, hello, said)
             if not facts.instance:
                 self._choose(now)
-        if returned_ns is None or effects or partner.waits or partner.is_to_hear:
-            partner.is_to_hear = partner.is_to_hear and returned_ns is None
-            self._hello_at(now + self._random() % JITTER_NS)
+        if returned_ns is not None:
+            partner.answers.pop(hello.session[:4], None)
+            if effects or partner.waits or partner.is_to_hear:
+                partner.is_to_hear = False
+                self._hello_at(now + self._random() % JITTER_NS)
         return effects
+
+    def on_unread(self, now: int, tx: int) -> None:
+        """A frame has come in the name of a station, under a session that is not proven here. If the station is alive, one of
+        the two has missed what the other has said: it is to hear a HELLO, which it answers. Once in RETRY_MAX_NS, whatever is
+        sent again."""
+        partner = self._partners.get(tx)
+        if partner is None or tx == self.config.station or now < partner.unread_ns:
+            return
+        partner.unread_ns = now + RETRY_MAX_NS
+        self._hello_at(now + self._random() % JITTER_NS)
 
     def on_timeout(self, now: int, facts: Facts) -> list[Effect]:
         """Early calls are harmless."""

@@ -7,11 +7,10 @@ makes a ``Config`` of TOML, ``render`` makes texts of the table, ``source`` know
 
 from __future__ import annotations
 
-from .option import MIB, Option, loopback
+from .option import MIB, NS_PER_MS, Option, loopback
 from .options import (
     ACCESS_OPTIONS,
     LINK_OPTIONS,
-    NS_PER_MS,
     OPTIONS,
     SECTIONS,
     AccessOptions,

@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, overload
 
 from ...proto.service.database.zones import parse_zone as parse_database_zone
 from ...proto.service.directory.parts import parse_zone
@@ -246,6 +246,25 @@ def check_domain(value: str) -> str:
         if re.fullmatch(rf"{label}(?:\.{label})*", value, re.ASCII)
         else "expected a domain like zenjun.internal, in lower case"
     )
+
+
+NS_PER_US: Final = 1_000
+NS_PER_MS: Final = 1_000_000
+
+
+class Nanoseconds:
+    """An option that is a time, in nanoseconds; the option's name ends in its own unit."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._factor = {"us": NS_PER_US, "ms": NS_PER_MS}[name.rpartition("_")[2]]
+
+    @overload
+    def __get__(self, options: None, owner: type) -> Nanoseconds: ...
+    @overload
+    def __get__(self, options: object, owner: type) -> int: ...
+    def __get__(self, options: object, owner: type) -> Nanoseconds | int:
+        return self if options is None else int(getattr(options, self._name)) * self._factor
 
 
 def loopback(value: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]:

@@ -11,15 +11,17 @@ import dataclasses
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, cast, overload
+from typing import Any, Final, cast
 
 from ...proto.service.database.zones import ZONES_MAX
 from ...proto.service.directory.parts import PARTS_MAX
+from ...proto.service.groups import GROUPS_MAX
 from ...proto.wire import ETHERTYPE, GROUP_MAC, GROUP_NAME_MAX, GROUPS_PER_USER, MESSAGE_MAX, MTU_MIN, STATIONS_MAX
 from .option import (
     GIB,
     KIB,
     MIB,
+    Nanoseconds,
     Option,
     check_database_zones,
     check_dns,
@@ -48,27 +50,10 @@ LINKS_MAX: Final = 4
 ACCESS_MAX: Final = 64
 """Tables [[access]], and users and groups that a list may name."""
 IFNAME_MAX: Final = 15
-NS_PER_US: Final = 1_000
-NS_PER_MS: Final = 1_000_000
 RING_BYTES: Final = 8 * MIB
 RING_BYTES_JUMBO: Final = 64 * MIB
 JUMBO_MTU: Final = 4000
 """Above it a ring slot takes a larger block, so that the same number of frames needs a larger ring."""
-
-
-class Nanoseconds:
-    """An option that is a time, in nanoseconds; the option's name ends in its own unit."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._factor = {"us": NS_PER_US, "ms": NS_PER_MS}[name.rpartition("_")[2]]
-
-    @overload
-    def __get__(self, options: None, owner: type) -> Nanoseconds: ...
-    @overload
-    def __get__(self, options: object, owner: type) -> int: ...
-    def __get__(self, options: object, owner: type) -> Nanoseconds | int:
-        return self if options is None else int(getattr(options, self._name)) * self._factor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +117,11 @@ class ClusterOptions:
         help="largest message of a program",
         reason="limits the memory for messages larger than a PDU: for each station twice what has arrived of its present one, at "
         "most this",
+    )  # fmt: skip
+    groups_max: int = option(
+        GROUPS_MAX, unit="groups", low=16, high=65_536,
+        help="groups that there may be at a time; one more is refused, at the same place of the order everywhere",
+        reason="each station keeps all of them in memory; the programs of many users together may want too many",
     )  # fmt: skip
     confirm_delay_us: int = option(
         200, unit="µs", low=1, high=100_000,

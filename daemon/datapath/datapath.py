@@ -421,6 +421,15 @@ class DataPath(Overlapping, Unattended):
         """Until then HELLOs wait."""
         lib.dp_hello_rest(self._dp, until_ns)
 
+    def unread(self) -> list[int]:
+        """Stations (1..) of which frames of no known session have come, each once in 640 ms; cleared."""
+        bits = int(lib.dp_unread(self._dp))
+        return [i + 1 for i in range(bits.bit_length()) if bits >> i & 1]
+
+    def has_written(self, since_ns: int) -> bool:
+        """This process has waited for its disk since then: that is no pause. False: it took too long, or it was a pause."""
+        return bool(lib.dp_has_written(self._dp, since_ns))
+
     def hello_strange(self) -> bytes | None:
         """Envelope and body of the last HELLO whose tag is wrong, once."""
         return self._hello(lib.dp_hello_strange)

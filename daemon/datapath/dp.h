@@ -184,6 +184,9 @@ uint64_t dp_session_heard(struct dp *d, uint32_t tx, const uint8_t id[4]); /* wh
 int dp_as_if_slept(struct dp *d, uint64_t ns);
 int dp_asleep(const struct dp *d);                   /* 1: this process (for pause_ns) or the machine did not run, and nothing is sealed
                                                       * before dp_seal_under */
+/* This process has waited for its disk since then: that is no pause, if it is 10 s at most. 1: so it is; 0: as if nothing had been
+ * said. */
+int dp_has_written(struct dp *d, uint64_t since);
 uint64_t dp_next_number(const struct dp *d);         /* of the next frame that is sealed */
 /* Now, on every link, with envelope and tag, once under each key of HELLO; as dp_links_send. */
 int dp_hello_send(struct dp *d, const uint8_t *body, uint32_t size);
@@ -191,6 +194,8 @@ int dp_hello_send(struct dp *d, const uint8_t *body, uint32_t size);
 int dp_hello_keys(struct dp *d, uint32_t count, const uint8_t *keys, const uint32_t *ids);
 int dp_hello_take(struct dp *d, struct dp_hello *out);    /* 1: one whose tag is right, of the stations in turn; 0: none */
 void dp_hello_rest(struct dp *d, uint64_t until);         /* those that wait bring Python in (DP_W_TRUST) only then */
+uint64_t dp_unread(struct dp *d);                         /* by bit: stations of which frames of no known session have come, each
+                                                           * once in 640 ms; cleared. They bring Python in as HELLOs do */
 int dp_hello_strange(struct dp *d, struct dp_hello *out); /* 1: the last one whose tag is wrong, given once; 0: none */
 
 /* ---- clients ---- slot numbers 0..DP_CLIENTS_MAX-1 */

@@ -9,7 +9,6 @@
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <openssl/params.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -25,6 +24,8 @@
 #define CHALLENGES 256u                        /* more than leave within CHALLENGE_NS */
 #define CHALLENGE_NS 2000000000ull
 #define READ_PER_STATION 2u
+#define UNREAD_NS 640000000ull                 /* a station whose frames are of no known session is to hear a HELLO once in so long */
+#define WRITE_NS 10000000000ull                /* for so long at most a process may wait for its disk without counting as asleep */
 
 /* A session that is read. */
 struct session_read {
@@ -41,6 +42,7 @@ enum { HELLO_SOME, HELLO_LATEST, HELLO_FRESH, HELLO_PLACES };
 struct hello_place { uint32_t size; uint64_t clock, returned; uint8_t data[DP_HELLO_MAX]; };
 struct hellos { uint32_t heard; struct hello_place place[HELLO_PLACES]; };
 struct challenge { uint64_t number, at; };
+struct hello_key { EVP_MAC_CTX *mac; uint32_t id; }; /* mac: keyed once, and copied for each frame */
 
 struct sealed {
     EVP_CIPHER *suite;
@@ -50,8 +52,10 @@ struct sealed {
     uint64_t next;                             /* number */
     uint32_t cluster, self, stations;
     uint8_t suite_number, encrypts;
-    struct { uint8_t key[32]; uint32_t id; } hello_key[DP_KEYS_MAX];
+    EVP_MAC *hmac;
+    struct hello_key hello_key[DP_KEYS_MAX];
     uint32_t hello_keys;
+    uint64_t unread, unread_due[ZJW_STATIONS_MAX]; /* by bit: stations of which a frame of no known session has come; not again before */
     uint64_t pause_ns, awake, planned, added, random;
     int64_t slept, as_if_ns;                   /* dp_slept as last seen, and what tests add to it */
     uint8_t asleep;                            /* this process did not run for a while: nothing is sealed until there is a new session */
@@ -165,11 +169,26 @@ uint32_t sealed_whole(const struct dp_guard *g, uint32_t what, uint32_t piece, c
     return total;
 }
 
-static int hello_tag(const uint8_t key[32], const uint8_t *frame, uint32_t size, uint8_t out[ZJE_TAG_BYTES])
+/* ---- HELLO ---- */
+static EVP_MAC_CTX *keyed_mac(EVP_MAC *hmac, const uint8_t key[32])
+{
+    char digest[] = "SHA256";
+    const OSSL_PARAM params[] = {OSSL_PARAM_construct_utf8_string("digest", digest, 0), OSSL_PARAM_construct_end()};
+    EVP_MAC_CTX *c = EVP_MAC_CTX_new(hmac);
+    if (c && EVP_MAC_init(c, key, 32, params) == 1)
+        return c;
+    EVP_MAC_CTX_free(c);
+    return NULL;
+}
+
+static int hello_tag(const EVP_MAC_CTX *mac, const uint8_t *frame, uint32_t size, uint8_t out[ZJE_TAG_BYTES])
 {
     uint8_t whole[EVP_MAX_MD_SIZE];
-    unsigned n = 0;
-    if (!HMAC(EVP_sha256(), key, 32, frame, size, whole, &n) || n < ZJE_TAG_BYTES)
+    size_t n = 0;
+    EVP_MAC_CTX *c = EVP_MAC_CTX_dup(mac);
+    const int is_made = c && EVP_MAC_update(c, frame, size) == 1 && EVP_MAC_final(c, whole, &n, sizeof whole) == 1;
+    EVP_MAC_CTX_free(c);
+    if (!is_made || n < ZJE_TAG_BYTES)
         return 0;
     memcpy(out, whole, ZJE_TAG_BYTES);
     return 1;
@@ -184,9 +203,9 @@ uint32_t sealed_hello(const struct dp_guard *g, uint32_t key, const uint8_t *bod
     const uint64_t challenge = from64(body + ZJE_HELLO_CHALLENGE);
     if (!s->challenges || s->challenge[(s->challenges - 1) % CHALLENGES].number != challenge) /* the parts of a HELLO have one */
         s->challenge[s->challenges++ % CHALLENGES] = (struct challenge){challenge, dp_now()};
-    put_envelope(g->sealed, out, ZJE_WHAT_HELLO, 0, body + ZJE_HELLO_HELLO_SESSION, size, 0);
+    put_envelope(g->sealed, out, ZJE_WHAT_HELLO, 0, body + ZJE_HELLO_HELLO_SESSION, size, s->hello_key[key].id);
     memcpy(out + ZJE_SIZEOF_ENVELOPE, body, size);
-    return hello_tag(s->hello_key[key].key, out, end, out + end) ? end + ZJE_TAG_BYTES : 0;
+    return hello_tag(s->hello_key[key].mac, out, end, out + end) ? end + ZJE_TAG_BYTES : 0;
 }
 
 /* ---- the window: RFC 6479 ---- */
@@ -268,44 +287,64 @@ static uint32_t below(struct sealed *s, uint32_t limit)
     return (uint32_t)(s->random >> 32) % limit;
 }
 
-static int has_tag_of(const uint8_t key[32], const uint8_t *frame, uint32_t end)
+static int has_tag_of(const struct hello_key *key, const uint8_t *frame, uint32_t end)
 {
     uint8_t tag[ZJE_TAG_BYTES];
-    return hello_tag(key, frame, end, tag) && !CRYPTO_memcmp(tag, frame + end, sizeof tag);
+    return hello_tag(key->mac, frame, end, tag) && !CRYPTO_memcmp(tag, frame + end, sizeof tag);
 }
 
-/* Whether a HELLO under our key number i counts. A session is proven under the key that it is made of only, so that whoever has one
- * key can prove nothing under another; where that key is not ours, it is for Python to say so. */
-static int is_under_its_key(const struct sealed *s, uint32_t i, const uint8_t *hello, uint32_t size)
+static const struct hello_key *key_of(const struct sealed *s, uint64_t id)
 {
-    const uint32_t at = ZJE_SIZEOF_HELLO + 4u * hello[ZJE_HELLO_SENDING];
-    if (hello[ZJE_HELLO_SENDING] >= hello[ZJE_HELLO_KEYS] || at + 4 > size)
-        return 0;
-    const uint32_t id = from32(hello + at);
     for (uint32_t k = 0; k < s->hello_keys; k++)
         if (s->hello_key[k].id == id)
-            return k == i;
+            return &s->hello_key[k];
+    return NULL;
+}
+
+/* The key that its session is made of, if that is ours. A session is proven under that one only, so that whoever has one key can
+ * prove nothing under another. 0: it names none. */
+static int own_key_of(const struct sealed *s, const uint8_t *hello, uint32_t size, const struct hello_key **key)
+{
+    const uint32_t at = ZJE_SIZEOF_HELLO + 4u * hello[ZJE_HELLO_SENDING];
+    *key = NULL;
+    if (hello[ZJE_HELLO_SENDING] >= hello[ZJE_HELLO_KEYS] || at + 4 > size)
+        return 0;
+    *key = key_of(s, from32(hello + at));
     return 1;
+}
+
+/* Why a HELLO does not count, 0: it does; one look at a tag at most where it names its key. Where the key of its session is not
+ * ours, it is for Python to say so. */
+static int look_at_tag(struct sealed *s, const uint8_t *frame, uint32_t end)
+{
+    const uint64_t named = from64(frame + ZJE_ENVELOPE_NUMBER); /* 0: by a version that does not name it */
+    const struct hello_key *its, *under;
+    if (!own_key_of(s, frame + ZJE_SIZEOF_ENVELOPE, end - ZJE_SIZEOF_ENVELOPE, &its))
+        return DP_R_HELLO;
+    if (named && its && its->id != named)
+        return DP_R_HELLO; /* its copy under the right key counts */
+    const struct hello_key *key = named ? key_of(s, named) : NULL;
+    under = key && has_tag_of(key, frame, end) ? key : NULL;
+    for (uint32_t k = 0; !named && !under && k < s->hello_keys; k++)
+        under = has_tag_of(&s->hello_key[k], frame, end) ? &s->hello_key[k] : NULL;
+    if (under)
+        return its && its != under ? DP_R_HELLO : 0;
+    keep(&s->strange, frame, end);
+    s->strange_is_new = 1;
+    return DP_R_TAG;
 }
 
 /* Its tag is looked at here, so that a flood costs no more than that. */
 static int take_hello(struct sealed *s, const uint8_t *frame, uint32_t end)
 {
-    uint32_t key = 0;
     const uint32_t tx = frame[ZJE_ENVELOPE_TX] - 1u;
+    int error;
     if (end < ZJE_SIZEOF_ENVELOPE + ZJE_SIZEOF_HELLO || end > DP_HELLO_MAX)
         return DP_R_SIZE;
     if (tx >= s->stations || frame[ZJE_SIZEOF_ENVELOPE + ZJE_HELLO_PART] != s->self / ZJE_ECHOES_PER_PART)
         return DP_R_HELLO; /* a part that is about others: not worth a look at its tag */
-    while (key < s->hello_keys && !has_tag_of(s->hello_key[key].key, frame, end))
-        key++;
-    if (key == s->hello_keys) {
-        keep(&s->strange, frame, end);
-        s->strange_is_new = 1;
-        return DP_R_TAG;
-    }
-    if (!is_under_its_key(s, key, frame + ZJE_SIZEOF_ENVELOPE, end - ZJE_SIZEOF_ENVELOPE))
-        return DP_R_HELLO; /* its copy under the right key counts */
+    if ((error = look_at_tag(s, frame, end)) != 0)
+        return error;
     struct hellos *h = &s->hello[tx];
     if (!(s->hellos >> tx & 1))
         h->heard = h->place[HELLO_SOME].size = h->place[HELLO_LATEST].size = h->place[HELLO_FRESH].size = 0;
@@ -321,6 +360,16 @@ static int take_hello(struct sealed *s, const uint8_t *frame, uint32_t end)
     else if (below(s, ++h->heard) == 0)
         keep(&h->place[HELLO_SOME], frame, end);
     return DP_R_HELLO;
+}
+
+/* A frame of a session that nobody has proven here: where the station is alive, its HELLO has been lost. */
+static int unproven(struct sealed *s, uint32_t tx, uint64_t now)
+{
+    if (tx < s->stations && now >= s->unread_due[tx]) {
+        s->unread |= 1ull << tx;
+        s->unread_due[tx] = now + UNREAD_NS;
+    }
+    return DP_R_UNPROVEN;
 }
 
 /* A PDU of another station than the frame's: only what is in a stream, or a CONFIRM that is passed on. And an unsequenced PDU is
@@ -397,7 +446,7 @@ int sealed_open(const struct dp_guard *g, struct zj_frame *frame, uint64_t now)
         return DP_R_OWN;
     struct session_read *r = find(s, tx, p + ZJE_ENVELOPE_SESSION);
     if (!r)
-        return DP_R_UNPROVEN;
+        return unproven(s, tx, now);
     const uint64_t number = from64(p + ZJE_ENVELOPE_NUMBER);
     if ((error = window_look(r, number)) != 0)
         return error;
@@ -508,18 +557,38 @@ int dp_hello_take(struct dp *d, struct dp_hello *out)
     return 1;
 }
 
+static void forget_keys(struct hello_key *keys, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        EVP_MAC_CTX_free(keys[i].mac); /* which clears the key */
+}
+
 int dp_hello_keys(struct dp *d, uint32_t count, const uint8_t *keys, const uint32_t *ids)
 {
     struct sealed *s = d->guard.sealed;
     if (!s || !count || count > DP_KEYS_MAX)
         return -EINVAL;
-    OPENSSL_cleanse(s->hello_key, sizeof s->hello_key);
+    struct hello_key made[DP_KEYS_MAX] = {{0}};
     for (uint32_t i = 0; i < count; i++) {
-        memcpy(s->hello_key[i].key, keys + 32 * i, 32);
-        s->hello_key[i].id = ids[i];
+        made[i] = (struct hello_key){keyed_mac(s->hmac, keys + 32 * i), ids[i]};
+        if (!made[i].mac) {
+            forget_keys(made, count);
+            return -ENOMEM;
+        }
     }
+    forget_keys(s->hello_key, s->hello_keys);
+    memcpy(s->hello_key, made, sizeof made);
     s->hello_keys = count;
     return 0;
+}
+
+uint64_t dp_unread(struct dp *d)
+{
+    struct sealed *s = d->guard.sealed;
+    const uint64_t unread = s ? s->unread : 0;
+    if (s)
+        s->unread = 0;
+    return unread;
 }
 
 void dp_hello_rest(struct dp *d, uint64_t until)
@@ -541,7 +610,7 @@ int dp_hello_strange(struct dp *d, struct dp_hello *out)
 uint64_t sealed_due(const struct dp_guard *g)
 {
     const struct sealed *s = g->sealed;
-    return s->asleep ? 0 : s->hellos ? s->hello_due : UINT64_MAX;
+    return s->asleep ? 0 : s->hellos || s->unread ? s->hello_due : UINT64_MAX;
 }
 
 /* What was planned is no pause. A machine that was asleep may have been copied meanwhile, however short that was. */
@@ -556,6 +625,17 @@ void sealed_awake(const struct dp_guard *g, uint64_t now)
     if (s->pause_ns && s->awake && now > s->awake && now - s->awake > s->pause_ns && now > s->planned && now - s->planned > s->pause_ns)
         s->asleep = 1;
     s->awake = now;
+}
+
+int dp_has_written(struct dp *d, uint64_t since)
+{
+    struct sealed *s = d->guard.sealed;
+    const uint64_t now = dp_now();
+    if (!s || since > now || now - since > WRITE_NS)
+        return 0;
+    sealed_awake(&d->guard, since); /* a pause before that is one */
+    s->awake = s->awake ? now : 0;
+    return !s->asleep;
 }
 
 int dp_as_if_slept(struct dp *d, uint64_t ns)
@@ -583,15 +663,15 @@ int sealed_init(struct dp_guard *g, const struct dp_config *cfg)
     s->suite_number = (uint8_t)cfg->suite;
     s->encrypts = (cfg->suite & ZJE_ENCRYPTED) != 0;
     s->pause_ns = cfg->pause_ns;
-    memcpy(s->hello_key[0].key, cfg->hello_key, sizeof cfg->hello_key);
-    s->hello_key[0].id = cfg->hello_id;
+    s->hmac = EVP_MAC_fetch(NULL, "HMAC", NULL);
+    s->hello_key[0] = (struct hello_key){s->hmac ? keyed_mac(s->hmac, cfg->hello_key) : NULL, cfg->hello_id};
     s->hello_keys = 1;
     if (getrandom(&s->random, sizeof s->random, 0) != sizeof s->random || !s->random)
         s->random = 1; /* which of several HELLOs is kept can then be foreseen, nothing else */
     uint8_t tag[ZJE_TAG_BYTES] = {0};
     s->suite = EVP_CIPHER_fetch(NULL, "AES-256-GCM", NULL);
     s->hidden = s->encrypts ? dp_map((size_t)DP_TX_SLOTS * HIDDEN_MAX) : NULL;
-    const int can = s->suite && hello_tag(s->hello_key[0].key, tag, 0, tag);
+    const int can = s->suite && s->hello_key[0].mac && hello_tag(s->hello_key[0].mac, tag, 0, tag);
     if (can && (s->hidden || !s->encrypts))
         return 0;
     sealed_free(g);
@@ -606,6 +686,8 @@ void sealed_free(struct dp_guard *g)
     for (uint32_t h = 0; h < ZJW_STATIONS_MAX; h++)
         for (uint32_t i = 0; i < READ_PER_STATION; i++)
             forget(&s->read[h][i]);
+    forget_keys(s->hello_key, s->hello_keys);
+    EVP_MAC_free(s->hmac);
     EVP_CIPHER_CTX_free(s->cipher);
     EVP_CIPHER_CTX_free(s->own);
     EVP_CIPHER_free(s->suite);

@@ -24,7 +24,7 @@
 #define ZJE_ENVELOPE_LENGTH 8u /* 2 bytes: bytes of the body; the tag follows it, then padding */
 #define ZJE_ENVELOPE_PIECE 10u /* 2 bytes: PIECE: its place, from 0, and how many the PDU has, a byte each; else 0 */
 #define ZJE_ENVELOPE_SESSION 12u /* 4 bytes: first bytes of the session under which tx seals; suite 0: of a random number, drawn at its start */
-#define ZJE_ENVELOPE_NUMBER 16u /* 8 bytes: of the frame in its session: from 1, one more for every frame sealed; HELLO: 0 */
+#define ZJE_ENVELOPE_NUMBER 16u /* 8 bytes: of the frame in its session: from 1, one more for every frame sealed; HELLO: id of the key of its tag */
 
 /* HELLO body, followed by `keys` ids of 4 bytes and the echoes. Its tag is HMAC-SHA-256, cut to 16 bytes. */
 #define ZJE_SIZEOF_HELLO 88u

@@ -12,7 +12,8 @@ exchange is complete, because all of it is in the order.
 
 On the wire a group is the CRC-32 of its name (``wire.group_id``). A join whose name has the number of another group that has
 members is refused, at every station alike, with the reason ``name-collision``; one that asks for another order of delivery than
-the group's first member did, with ``order-mismatch``.
+the group's first member did, with ``order-mismatch``; one that would make a group more than there may be, with
+``too-many-groups``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from .base import Chunk, Effect, Emit, Place, Reply, Source, StateMachine, ViewE
 
 NAME_BOUNDS: Final = f"a group's name is 1 to {GROUP_NAME_MAX} bytes of UTF-8"
 PROGRAM_NAME_MAX: Final = 64
+GROUPS_MAX: Final = 4_096
+"""Groups that there may be at a time, unless the cluster has another number."""
 LEVEL_MAX: Final = 2
 """Levels of delivery: 0 ordered, 1 preack, 2 ack."""
 LEVEL_OF: Final = {Ordering.TOTAL: 2, Ordering.FIFO: 0, Ordering.ABCAST: 1, Ordering.TOKEN: 1}
@@ -129,6 +132,8 @@ SNAPSHOT_KEY: Final = Layout(
     "Key of a chunk with memberships of a station's clients; the chunk is laid out as a SNAPSHOT.",
 )
 
+REFUSALS: Final = frozenset({"name-collision", "order-mismatch", "too-many-groups"})
+"""Reasons why a join is refused at its place."""
 Member: TypeAlias = tuple[int, int, str]
 """(station 1..n, client, program name)."""
 
@@ -168,8 +173,8 @@ class SnapshotPart(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Change(Effect):
     """A view: ``members`` from this place in the order on, sorted. ``reason`` is ``join``, ``leave`` or ``death`` (of a program
-    or of its station); or ``name-collision`` or ``order-mismatch``: the join of the client that sent it is refused, nothing has
-    changed, and ``members`` is empty."""
+    or of its station); or one of ``REFUSALS``: the join of the client that sent it is refused, nothing has changed, and
+    ``members`` is empty."""
 
     group: str
     joined: tuple[Member, ...]
@@ -181,7 +186,7 @@ class Change(Effect):
 
     @property
     def refused(self) -> bool:
-        return self.reason in ("name-collision", "order-mismatch")
+        return self.reason in REFUSALS
 
 
 # ---- codec
@@ -330,13 +335,15 @@ class _Group:
 
 
 class Groups(StateMachine[ViewEvent]):
-    """All groups of one cluster at one station. Bounded by what the daemons let their clients join.
+    """All groups of one cluster at one station. Bounded by ``groups_max``, and by what the daemons let their clients join.
 
     station: the own one, 1..n. Besides ``Emit`` and ``Reply`` its effects are ``Change``: the views of groups.
     """
 
-    def __init__(self, station: int) -> None:
+    def __init__(self, station: int, groups_max: int = GROUPS_MAX) -> None:
         self.station = station
+        self.groups_max = groups_max
+        """Groups that there may be at a time; equal at all stations, and changed between two instances only."""
         self.instance = 0
         self.active = False
         """This station is in an instance: it sends for its clients, and the answers of ``on_request`` are up to date."""
@@ -469,6 +476,8 @@ class Groups(StateMachine[ViewEvent]):
     def _join(self, station: int, client: int, request: Request) -> list[Change]:
         identity = group_id(request.group)
         group = self._by_id.get(identity)
+        if group is None and len(self._by_id) >= self.groups_max:
+            return [Change(request.group, (), (), (), "too-many-groups")]
         if group is None:
             group = self._by_id[identity] = _Group(request.group, request.open, request.ordering)
         elif group.name != request.group:

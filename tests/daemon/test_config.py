@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from zenjun.daemon import config as config_module
 from zenjun.daemon.config import FILE_BYTES_MAX, MIB, OPTIONS, SECTIONS, Config, ConfigError, example, load, parse
 from zenjun.daemon.config.adopted import changed, options_of, with_options, with_station, without_station
-from zenjun.daemon.config.options import Nanoseconds
+from zenjun.daemon.config.option import Nanoseconds
 from zenjun.daemon.confighost import Settings
 from zenjun.proto.errors import UsageError
 

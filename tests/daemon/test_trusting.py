@@ -73,6 +73,12 @@ class Path:
     def hello_keys(self, keys: dict[int, bytes]) -> None:
         pass
 
+    def unread(self) -> list[int]:
+        return []
+
+    def has_written(self, since_ns: int) -> bool:
+        return True
+
     def hello_rest(self, until_ns: int) -> None:
         pass
 

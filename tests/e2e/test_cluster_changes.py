@@ -113,6 +113,7 @@ def test_a_cluster_grows_shrinks_and_remembers() -> None:
     undecided. Then a station is away during a change, and all lose power."""
     with started() as lab:
         refuses(lab)
+        has_no_room(lab)
         with programs(lab, {"g": "preack"}, ids=THREE) as members:
             with load(members):
                 change(lab, 1, "add", "4")
@@ -141,6 +142,18 @@ def refuses(lab: Lab) -> None:
     with pytest.raises(Refused, match="not in the roster: ask one that is"):
         asked(lab, 4, "set", option="heartbeat_ms", value="150")
     assert not _goes_on(status(lab.stations[4])), "it is not waited for"
+    assert together(lab, THREE) == instance and number(lab, 1) == 0
+
+
+def has_no_room(lab: Lab) -> None:
+    """Station 2 can write nothing: it says so, the change is refused, and nobody ends for it."""
+    instance = together(lab, THREE)
+    in_the_way = lab.stations[2].state_directory / "station.json.tmp"
+    in_the_way.mkdir()
+    argv = [*ZENJUN, "cluster", "set", "heartbeat_ms", "210", "--timeout", "60", "--socket", str(lab.stations[1].socket_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=150, check=False)
+    in_the_way.rmdir()
+    assert done.returncode == 1 and "given up: station 2: cannot write the state file" in done.stderr, done
     assert together(lab, THREE) == instance and number(lab, 1) == 0
 
 

@@ -70,12 +70,13 @@ def sealed(body: bytes, number: int, *, tx: int = 2, suite: int = Suite.AES_256_
     return head + body + gcm.seal(key_of(session), nonce, head + body, b"")[1]
 
 
-def hello(tx: int, *, clock: int = 1, challenge: int = 5, key: bytes = HELLO_KEY, returned: int = 0) -> bytes:
+def hello(tx: int, *, clock: int = 1, challenge: int = 5, key: bytes = HELLO_KEY, returned: int = 0, named: int = 7) -> bytes:
+    """named: id of the key that its tag is under; 0: it does not say."""
     body = Hello(
         tx=tx, suite=Suite.AES_256_GCM, session=THEIRS, challenge=challenge, clock=clock, next=1, boot=1, incarnation=1,
         instance=0, fingerprint=1, age_ms=0, keys=(7,), echoes=(Echo(other=returned),) * STATIONS, stations=STATIONS,
     ).bodies()[0]  # fmt: skip
-    frame = Envelope(CLUSTER, What.HELLO, tx, Suite.AES_256_GCM, len(body), THEIRS[:4], 0).packed() + body
+    frame = Envelope(CLUSTER, What.HELLO, tx, Suite.AES_256_GCM, len(body), THEIRS[:4], named).packed() + body
     return frame + hmac.digest(key, frame, "sha256")[:TAG_BYTES]
 
 
@@ -226,14 +227,19 @@ def test_a_hello_counts_under_its_own_key_only(make_bench: Callable[..., Bench])
     other_key = bytes(range(50, 82))
     dp = make_bench(sealing=sealing()).dp
     dp.hello_keys({7: HELLO_KEY, 8: other_key})
-    assert dp.open_frame(hello(2, key=other_key), 0) == "rx_hello"
+    for named in (0, 8):  # by a version that does not name the key of the tag, and by this one
+        assert dp.open_frame(hello(2, key=other_key, named=named), 0) == "rx_hello"
     assert dp.hello_take() is None and dp.hello_strange() is None
-    assert dp.open_frame(hello(2), 0) == "rx_hello"
-    assert dp.hello_take() == hello(2)[:-TAG_BYTES]
+    for named in (0, 7):
+        assert dp.open_frame(hello(2, named=named), 0) == "rx_hello"
+        assert dp.hello_take() == hello(2, named=named)[:-TAG_BYTES]
+    assert dp.open_frame(hello(2, key=other_key), 0) == "rx_tag", "under another key than it names"
+    assert dp.hello_strange() is not None
     dp.hello_keys({8: other_key})
-    assert dp.open_frame(hello(2), 0) == "rx_tag"
-    assert dp.open_frame(hello(2, key=other_key), 0) == "rx_hello"
-    assert dp.hello_take() == hello(2)[:-TAG_BYTES], "it names a key that is not here"
+    assert dp.open_frame(hello(2), 0) == dp.open_frame(hello(2, named=0), 0) == "rx_tag"
+    for named in (0, 8):
+        assert dp.open_frame(hello(2, key=other_key, named=named), 0) == "rx_hello"
+        assert dp.hello_take() == hello(2, named=named)[:-TAG_BYTES], "it names a key that is not here"
     for wrong in ({}, dict.fromkeys(range(5), other_key)):
         with pytest.raises(OSError, match="Invalid argument"):
             dp.hello_keys(wrong)
@@ -286,6 +292,29 @@ def test_between_a_pause_and_a_new_session_no_frame_leaves(make_bench: Callable[
     assert dp.is_asleep and not dp.links_send(pdu(1, 1))
     dp.seal_under(THEIRS, key_of(THEIRS))
     assert dp.seal_frame(pdu(1, 1))
+
+
+def test_a_slow_disk_is_no_pause(make_bench: Callable[..., Bench]) -> None:
+    """A write that takes longer than others wait for a sign of life. What came before it counts, as does what takes too long."""
+    dp = make_bench(sealing=sealing(pause_ns=50 * MS)).dp
+    dp.seal_under(SESSION, key_of(SESSION))
+    dp.turn(now_ns() + MS)
+    began = now_ns()
+    time.sleep(0.15)
+    assert not dp.has_written(began - 11_000 * MS)
+    assert dp.has_written(began)
+    assert dp.seal_frame(pdu(1, 1)) and not dp.is_asleep
+    time.sleep(0.15)
+    assert not dp.has_written(now_ns() - MS) and dp.is_asleep
+
+
+def test_stations_that_are_not_read_are_told_once_in_a_while(make_bench: Callable[..., Bench]) -> None:
+    dp = make_bench(sealing=sealing()).dp
+    frames = [sealed(pdu(number, tx), number, tx=tx) for number in range(1, 50) for tx in (2, 3, 9)]
+    assert {str(dp.open_frame(frame, 5)) for frame in frames} == {"rx_unproven"}
+    assert dp.unread() == [2, 3] and dp.unread() == []
+    assert dp.open_frame(frames[0], 640 * MS) == dp.open_frame(frames[1], 700 * MS) == "rx_unproven"
+    assert dp.unread() == [3]
 
 
 def test_of_a_machine_that_was_asleep_no_frame_leaves_either(make_bench: Callable[..., Bench]) -> None:
@@ -348,6 +377,9 @@ def test_a_hello_brings_python_in(make_bench: Callable[..., Bench]) -> None:
     bench.until(lambda: False, want=Want.TRUST, what="the turn comes back")
     assert bench.dp.hello_take() == hello(2)[:-TAG_BYTES]
     assert not bench.turn().want & Want.TRUST
+    peer.send(ethernet(sealed(pdu(1, 3), 1, tx=3)))
+    bench.until(lambda: False, want=Want.TRUST, what="so does a frame of no known session")
+    assert bench.dp.unread() == [3] and not bench.turn().want & Want.TRUST
     body = hello(1)[ENVELOPE.size : -TAG_BYTES]
     assert bench.dp.hello_send(body)
     frames: list[bytes] = []

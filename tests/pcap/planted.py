@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from zenjun.proto import wire
+from zenjun.proto.envelope import Envelope, Suite, What
+from zenjun.proto.pieces import cut
 from zenjun.tools.pcap.native import ffi, lib
 
 _EPB, _ISB = 6, 5
@@ -137,6 +140,41 @@ def rewrite(source: Path, target: Path, change: Callable[[Pdu], list[Pdu] | None
                 pdu.seal()
                 out.write(_join(block, pdu, found[2]))
     return changed
+
+
+def in_pieces(source: Path, target: Path, room: int, rng: random.Random) -> int:
+    """Copy a capture; every sequenced PDU of more than ``room`` bytes stands there as the PIECEs that it may be sent in, out of
+    their order and some of them twice. Returns how many PDUs that are."""
+    count = numbers = 0
+    with target.open("wb") as out:
+        for block in _blocks(source.read_bytes()):
+            if struct.unpack_from("<I", block)[0] != _EPB:
+                out.write(b"" if struct.unpack_from("<I", block)[0] == _ISB else block)
+                continue
+            kept = struct.unpack_from("<I", block, 20)[0]
+            frame, rest = block[28 : 28 + kept], block[28 + (kept + 3) // 4 * 4 : -4]
+            found = _split(block)
+            bodies = cut(frame[14:], room) if found is not None and found[0].sequenced else []
+            if len(bodies) < 2:
+                out.write(block)
+                continue
+            count += 1
+            made = []
+            for place, body in enumerate(bodies):
+                numbers += 1
+                head = Envelope(
+                    int.from_bytes(frame[14:18], "big"), What.PIECE, found[0]["src"] if found else 0, Suite.NONE, len(body),
+                    b"abcd", numbers, piece=place << 8 | len(bodies),
+                )  # fmt: skip
+                made.append(frame[:14] + head.packed() + body + bytes(4))
+            made += rng.sample(made, rng.randrange(2))
+            rng.shuffle(made)
+            for data in made:
+                padded = data + bytes(-len(data) % 4)
+                size = 28 + len(padded) + len(rest) + 4
+                words = struct.pack("<II", _EPB, size) + block[8:20] + struct.pack("<II", len(data), len(data))
+                out.write(words + padded + rest + struct.pack("<I", size))
+    return count
 
 
 def _received(block: bytes, frames: int) -> bytes:

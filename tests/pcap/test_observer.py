@@ -183,6 +183,22 @@ def test_several_captures_of_one_station_are_one(tmp_path: Path) -> None:
     assert {r["file"] for r in planted.rows(tmp_path / "parts", "order", 3)} == {5, 6}
 
 
+def test_what_went_in_pieces_is_what_went_whole(tmp_path: Path) -> None:
+    """PIECEs of PDUs that were larger than frames may be by then. One that is missing is a PDU that is missing."""
+    path, rng = _long()[2], random.Random(3)
+    whole = run(path, 2, tmp_path / "whole")
+    count = planted.in_pieces(path, tmp_path / "pieces.pcapng", 150, rng)
+    assert count > 50
+    pieced = run(tmp_path / "pieces.pcapng", 2, tmp_path / "pieced")
+    assert (pieced.pdus, pieced.damaged, pieced.ordered) == (whole.pdus, whole.damaged, whole.ordered)
+    for table in ("messages", "order"):
+        keys = [
+            [{k: v for k, v in row.items() if k != "frame"} for row in planted.rows(tmp_path / x, table, 2)]
+            for x in ("whole", "pieced")
+        ]
+        assert keys[0] == keys[1] and keys[0], table
+
+
 # ---- a real bus
 
 

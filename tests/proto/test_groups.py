@@ -197,6 +197,18 @@ def test_joining_twice_and_leaving_as_a_stranger_change_nothing() -> None:
     assert not groups.needs_ack("g")
 
 
+def test_one_group_too_many_is_refused_at_its_place() -> None:
+    groups = Groups(1, groups_max=2)
+    for name in ("a", "b"):
+        join(groups, 1, 1, name)
+    assert join(groups, 2, 7, "c") == [refused := Change("c", (), (), (), "too-many-groups")] and refused.refused
+    join(groups, 2, 7, "b")
+    assert len(groups.members("b")) == 2 and not groups.members("c"), "another member is no other group"
+    leave(groups, 1, 1, "a")
+    join(groups, 2, 7, "c")
+    assert groups.members("c") == ((2, 7, "p7"),)
+
+
 def test_nonsense_is_ignored_and_counted() -> None:
     groups = Groups(1)
     assert groups.on_message(HERE, (1, 1), b"") == []

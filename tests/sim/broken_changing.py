@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from zenjun.proto.changing import Changing, Effect, Stand
+from zenjun.proto.changing import Changing, Effect, Stand, Tell
 from zenjun.proto.gathering import Gathering
 from zenjun.proto.openpdu import INSTANCE_MAX, Claim
 from zenjun.proto.reconfiguring import Reconfiguring
@@ -36,6 +36,14 @@ class OpensByFile(Parts):
 
     def stand(self, disk: Stand, file: Stand) -> Stand:
         return file
+
+
+@dataclass(frozen=True)
+class ReadyAllTheSame(Parts):
+    """V1: who cannot write its mark says that it is ready."""
+
+    def unmarked(self, changing: Changing) -> Tell | None:
+        return None
 
 
 class MarkBindsNobody(Changing):
@@ -79,6 +87,13 @@ class MarksAtOnce(Changing):
         return self.accept(instance)
 
 
+class WaitsForAll(Gathering):
+    """V7: a member that never says READY is waited for without end."""
+
+    def look(self, now: int) -> set[int]:
+        return set()
+
+
 class GathersNobody(Gathering):
     """V7: programs send as soon as their station is in the instance."""
 
@@ -93,7 +108,9 @@ VARIANTS: Final[dict[str, Callable[[], Parts]]] = {
     "forgets_what_it_gave_up": ForgetsWhatItGaveUp,
     "judges_at_ordered": lambda: Parts(reconfiguring=JudgesAtOrdered),
     "gives_up_by_any_instance": lambda: Parts(changing=GivesUpByAnyInstance),
+    "ready_all_the_same": ReadyAllTheSame,
     "marks_at_once": lambda: Parts(changing=MarksAtOnce),
+    "waits_for_all": lambda: Parts(gathering=WaitsForAll),
     "gathers_nobody": lambda: Parts(gathering=GathersNobody),
     "mark_binds_nobody": lambda: Parts(changing=MarkBindsNobody),
 }

@@ -124,6 +124,10 @@ class Machine:
         self.boots = 0
         self.sent: list[bytes] = []
         self.outbox: deque[bytes] = deque()
+        self.is_mute = False
+        """It puts no program into a group, and does not say READY: what its data path takes of daemons it does not send."""
+        self.is_full = False
+        """Its disk has no room for a mark."""
         self.held = False
         self.instance = 0
         self.line: Line = (0, ())
@@ -217,11 +221,15 @@ class Machine:
 
     def apply(self, outcomes: list[Outcome]) -> None:
         world, parts = self.world, self.world.parts
+        instead: Tell | None = None
         for outcome in outcomes:
             match outcome:
                 case Persist(incarnation, instance):
                     self.durable("numbers", (incarnation, instance))
-                case Keep(stand):
+                case Keep(stand, is_mark):
+                    if is_mark and self.is_full:
+                        instead = parts.unmarked(self.changing)
+                        continue
                     if parts.durable(stand):
                         self.durable("stand", stand)
                     world.checks.stands(self, stand)
@@ -244,7 +252,8 @@ class Machine:
                     self.instance = 0
                     world.log(f"s{self.station} closed {outcome.instance}: {outcome.reason}")
                 case Tell(data):
-                    self.outbox.append(data)
+                    self.outbox.append(data if instead is None else instead.data)
+                    instead = None
                 case Hold(yes):
                     self.held = yes
                 case Said(text):
@@ -258,10 +267,13 @@ class Machine:
         members = members_of(opened.incarnations)
         self.group, self.members = set(), frozenset() if opened.joined else frozenset(members)
         self.whole = bool(self.changing.number) and not opened.joined
-        self.outbox.append(JOIN)
         self.gathering.end()
         if self.whole:
             self.gathering.begin(self.world.now, members)
+        if self.is_mute:
+            return
+        self.outbox.append(JOIN)
+        if self.whole:
             self.outbox.append(ConfigMessage(Say.READY, self.changing.number).packed())
 
     def durable(self, what: str, value: Any) -> None:
@@ -384,6 +396,10 @@ class Parts:
     def durable(self, stand: Stand) -> bool:
         """Whether it reaches the disk."""
         return True
+
+    def unmarked(self, changing: Changing) -> Tell | None:
+        """What a station says in place of PREPARED whose disk is full."""
+        return changing.unmarked("no space left on its disk")
 
     def former(self, options: bytes | None) -> bytes | None:
         """The configuration of which a quorum is needed as well."""

@@ -49,10 +49,12 @@ def number(machine: Machine) -> int:
     return machine.changing.stand.number
 
 
-def cut_off_after_prepared(variant: str = "") -> World:
+def cut_off_after_prepared(variant: str = "", full: tuple[int, ...] = ()) -> World:
     """Station 1 commits the roster {1, 4, 5}; 2 and 3 have made the mark durable, and lose power before more is. Then 1, 4, 5 do
-    not hear 2 and 3, nor these those, and all have power."""
+    not hear 2 and 3, nor these those, and all have power. full: their disks have no room for the mark."""
     world = opened(variant)
+    for k in full:
+        world.machine(k).is_full = True
     world.machine(1).propose(OTHERS)
     world.doomed = frozenset({2, 3})
 
@@ -60,7 +62,10 @@ def cut_off_after_prepared(variant: str = "") -> World:
         return bool(number(world.machine(1))) and (source.station in (1, 4, 5)) != (to.station in (1, 4, 5))
 
     world.lost = lost
-    step(world, lambda: number(world.machine(1)) == 1, "station 1 commits")
+    if full and not variant:
+        world.run(300 * MS)
+    else:
+        step(world, lambda: number(world.machine(1)) == 1, "station 1 commits")
     for k in (2, 3):
         world.machine(k).fail()
         world.machine(k).boot()
@@ -526,6 +531,32 @@ def sends_at_once(variant: str = "") -> World:
     return world
 
 
+@rule("V1")
+def test_a_member_whose_disk_is_full_ends_the_attempt_and_stays() -> None:
+    world = opened()
+    two = world.machine(2)
+    two.is_full = True
+    before = [world.machine(k).instance for k in (1, 2, 3)]
+    world.machine(1).propose(replace(Options(3), heartbeat=7))
+    world.traffic(500 * MS)
+    assert [world.machine(k).instance for k in (1, 2, 3)] == before and all(m.on for m in world.stations)
+    assert all(number(world.machine(k)) == 0 and not marked(world.machine(k)) for k in (1, 2, 3))
+    assert all(any("given up: station 2: no space left" in text for text in world.machine(k).said) for k in (1, 2, 3))
+    world.run(300 * MS)
+    assert world.checks.confirmed == len(world.checks.begun) > 20
+    two.is_full = False
+    world.machine(1).propose(replace(Options(3), heartbeat=7))
+    world.until(lambda: world.is_one() and number(two) == 1)
+
+
+@rule("V1")
+def test_two_parts_where_members_without_a_mark_say_that_they_are_ready() -> None:
+    with pytest.raises(Violation, match="two parts"):
+        cut_off_after_prepared("ready_all_the_same", full=(2, 3))
+    world = cut_off_after_prepared(full=(2, 3))
+    assert number(world.machine(1)) == 0, "nobody commits"
+
+
 @rule("V7")
 def test_what_is_sent_in_a_changed_configuration_reaches_the_programs_of_all_members() -> None:
     world = sends_at_once()
@@ -539,6 +570,59 @@ def test_programs_that_send_before_the_others_are_in_their_groups() -> None:
         sends_at_once("gathers_nobody")
 
 
+def with_a_mute_member(variant: str = "") -> tuple[World, int]:
+    """Station 2 puts nothing into a group and never says READY in the changed configuration; and for how long programs waited,
+    ns."""
+    world = opened(variant)
+    world.machine(2).is_mute = True
+    world.machine(1).propose(trim(Options(4), {1, 2, 3, 4}))
+    world.until(lambda: all(world.machine(k).instance and number(world.machine(k)) for k in (1, 2, 3, 4)))
+    since, confirmed = world.now, world.checks.confirmed
+    while world.checks.confirmed == confirmed and world.now - since < 3 * GATHER_NS:
+        for machine in world.stations:
+            machine.offer()
+        world.run(5 * MS)
+    return world, world.now - since
+
+
+@rule("V7")
+def test_a_member_that_never_becomes_ready_holds_programs_up_for_some_seconds_only() -> None:
+    """Nobody is removed for it, and nothing that was taken is lost; its own programs go on as well."""
+    world, waited = with_a_mute_member()
+    assert GATHER_NS * 0.9 < waited < GATHER_NS * 1.2
+    world.traffic(300 * MS)
+    world.run(300 * MS)
+    assert world.is_one() and world.checks.confirmed == len(world.checks.begun) > 20
+    assert {int(data.split()[0]) for data in world.checks.begun} >= {1, 2, 3, 4}
+
+
+@rule("V7")
+def test_a_member_that_never_becomes_ready_would_hold_programs_up_for_ever() -> None:
+    world, waited = with_a_mute_member("waits_for_all")
+    assert waited >= 3 * GATHER_NS and world.is_one()
+
+
+@rule("V7")
+def test_a_member_that_dies_before_it_is_ready_is_not_waited_for() -> None:
+    """Nor is a newcomer that the instance lets in meanwhile."""
+    world = opened(first=Options(5))
+    world.machine(2).is_mute = True
+    world.machine(1).propose(replace(Options(5), heartbeat=7))
+    world.until(lambda: all(number(world.machine(k)) and world.machine(k).instance for k in range(1, 6)))
+    two = world.machine(2)
+    two.fail()
+    two.is_mute = False
+    two.boot()
+    since, confirmed = world.now, world.checks.confirmed
+    while world.checks.confirmed == confirmed and world.now - since < 3 * GATHER_NS:
+        for machine in world.stations:
+            machine.offer()
+        world.run(5 * MS)
+    assert world.now - since < GATHER_NS * 0.8
+    world.until(world.is_one)
+    world.traffic(200 * MS)
+
+
 @rule("V7")
 def test_a_member_that_never_says_ready_is_waited_for_a_limited_time_and_one_that_goes_not_at_all() -> None:
     gathering = Gathering()
@@ -547,7 +631,7 @@ def test_a_member_that_never_says_ready_is_waited_for_a_limited_time_and_one_tha
     gathering.ready(9)
     gathering.members((1, 3))
     assert gathering.holds and not gathering.look(7 + GATHER_NS - 1) and gathering.holds
-    assert gathering.look(7 + GATHER_NS) and not gathering.holds
+    assert gathering.look(7 + GATHER_NS) == {3} and not gathering.holds
     assert not gathering.look(8 + GATHER_NS), "once"
     gathering.begin(8, (1, 2))
     gathering.ready(1)

@@ -400,11 +400,17 @@ class World:
         self.checks.on_taken(station.who, station.began_ns, envelope, frame, taken, before)
         if sealed is not None and isinstance(taken, Drop):
             self.checks.on_good_dropped(station.who, sealed, taken)
+        if taken is Drop.UNPROVEN and envelope is not None:
+            due = station.trust.deadline_ns()
+            station.trust.on_unread(self.now, envelope.tx)
+            if station.trust.deadline_ns() < due:
+                self.apply(station, [])
 
     def on_hello(self, station: Station, envelope: Envelope, frame: bytes, mac: bytes) -> None:
         end = ENVELOPE.size + envelope.length
         own = station.trust.keys if station.trust is not None else ()
-        under = next((key for key in own if tag("hello", key, frame[:end]) == frame[end : end + TAG_BYTES]), None)
+        named = envelope.number
+        under = named if named in own and tag("hello", named, frame[:end]) == frame[end : end + TAG_BYTES] else None
         hello = Hello.read(envelope, frame[ENVELOPE.size : end])
         if len(frame) < end + TAG_BYTES or under is None or hello is None or station.trust is None:
             return
@@ -423,9 +429,9 @@ class World:
                 case SendHello(hello):
                     self.checks.on_hello_sent(station.who, self.now)
                     for body in hello.bodies():
-                        envelope = Envelope(CLUSTER, What.HELLO, station.number, hello.suite, len(body), hello.session[:4], 0)
-                        head = envelope.packed()
                         for key in hello.keys:
+                            named = Envelope(CLUSTER, What.HELLO, station.number, hello.suite, len(body), hello.session[:4], key)
+                            head = named.packed()
                             self.broadcast(station, head + body + tag("hello", key, head, body), None)
                 case SealUnder(session, key):
                     if self.is_member(station) and key != station.key and self.order_key == NEW_KEY:

@@ -518,6 +518,8 @@ def test_expel_that_cannot_be(fake: FakeThread, monkeypatch: pytest.MonkeyPatch)
     assert b"no station 4: cluster test has 1 to 3" in zenjun("expel", "4", code=3).stderr
     assert b"station 1 is this one: zenjun leave lets it go" in zenjun("expel", "1", code=2).stderr
     assert b"Error: " in zenjun("expel", "0", code=2).stderr and b"Error: " in zenjun("expel", code=2).stderr
+    for wrong in (("expel", "65"), ("cluster", "add", "x"), ("cluster", "remove", "1.5")):
+        assert b"is no station: expected a number from 1 to 64" in zenjun(*wrong, code=2).stderr
     absent = {2}
     reply = fake.daemon.reply
 

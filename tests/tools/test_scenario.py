@@ -175,6 +175,14 @@ WRONG = [
     (at('t = "1s"', 'do = "cut"', "from = 1"), "to is missing"),
     (at('t = "1s"', 'do = "cut"', "from = 1", "to = 2", 'both = "yes"'), "both: .*expected true or false"),
     (at('t = "1s"', 'do = "loss"'), "share is missing"),
+    (at('t = "1s"', 'do = "loss"', 'share = "1%"', "link = 2"), r"at\[1\] \(loss\).link: 2: expected an integer 1 to 1"),
+    (at('t = "1s"', 'do = "kill"', "stations = 1", "link = 1"), r"at\[1\] \(kill\).link: unknown key"),
+    (at('t = "1s"', 'do = "join"'), r"at\[1\] \(join\): there must be 2 links: network.links is 1"),
+    ("[network]\nlinks = 5\n", "network.links: 5: expected an integer 1 to 4"),
+    ('[network]\nmedium = "bus"\nlinks = 2\n', "network.links: a bus has one"),
+    ("[network]\nlinks = 2\n[options.links]\ncount = 3\n", "options.links.count: the lab sets this option"),
+    ('[network]\nlinks = 2\n[options.links]\nmode = "fast"\n', "options: links.mode "),
+    ("[expect]\nsaid = 5\n", "expect.said: 5: expected a list of texts"),
     (at('t = "1s"', 'do = "loss"', 'share = "200%"'), r"at\[1\] \(loss\).loss: "),
     (at('t = "1s"', 'do = "impair"'), "name at least one impairment: loss, delay, jitter"),
     (at('t = "1s"', 'do = "impair"', 'corrupt = "1%"'), r'needs: "netem" is missing: at\[1\] \(impair\): corrupt needs it'),
@@ -271,6 +279,8 @@ def test_a_plan_comes_from_the_seed() -> None:
         (Act(1, "loss", 0, stations=(1, 2), values={"loss": 0.05}), "loss 5% at 1,2"),
         (Act(1, "impair", 0, stations=(1,), values={"rate_bit": 0}), "no impairment at 1"),
         (Act(1, "expel", 0, stations=(1,), others=(2,)), "expel 1 by 2"),
+        (Act(1, "cable-out", 0, 9, stations=(1,), link=2), "cable-out 1 on link 2 for 9 ms"),
+        (Act(1, "join", 0), "join"),
         (Act(1, "mtu", 0, stations=(1,), values={"mtu": 1000}), "mtu 1000 at 1"),
         (Act(1, "rename", 0, stations=(1,), values={"to": "wan"}), "rename 1 to wan"),
         (
@@ -325,6 +335,19 @@ def history(*, instances: int = 1, removed: list[int] | None = None, messages: t
             records.append({"t": 60 * second, "k": "view", "c": f"{station}.p.1", "p": [2**40 + instance, 1, 0], **view})
         load(out, records)
     return out
+
+
+def test_what_daemons_must_have_said_is_judged() -> None:
+    scenario = parse('about = "x"\nstations = 2\nend = "60s"\n[expect]\nsaid = ["a", "b"]\n', "x")
+    counters = {"lost": 0, "cut": 0, "orders": 0}
+    verdicts = judge_run(scenario, history(), counters, 0, {"said": {"a": [2], "b": []}}).verdicts
+    assert [v.held for v in verdicts if v.name == "expect.said"] == [True, False]
+
+
+def test_what_is_about_one_link_stays_on_it() -> None:
+    scenario = read("[network]\nlinks = 3\n" + at('t = "1s"', 'do = "cut"', "from = 1", "to = 2", "link = 3"))
+    (act,) = plan(scenario, 1)
+    assert (scenario.links, act.link, str(act)) == (3, 3, "cut 1 unheard by 2 on link 3")
 
 
 def judged(expect: str, told: History, counters: dict[str, int] | None = None) -> dict[str, bool]:
@@ -445,7 +468,7 @@ def test_every_ready_made_scenario_is_right(name: str) -> None:
     netem = [act for act in acts if act.do == "impair" and scenario.impairment.changed(dict(act.values)).needs_netem]
     assert ("netem" in scenario.needs) == bool(netem or scenario.impairment.needs_netem)
     # The lab takes it as well.
-    Lab(scenario.stations, medium=scenario.medium, mtu=scenario.mtu, options=scenario.options)
+    Lab(scenario.stations, medium=scenario.medium, links=scenario.links, mtu=scenario.mtu, options=scenario.options)
 
 
 def test_what_is_installed_is_what_is_in_the_folder() -> None:

@@ -11,7 +11,7 @@ import click
 from ...daemon.client.errors import Refused
 from ...daemon.client.sync import SyncConnection
 from ...daemon.terminal import json_text, printable
-from .common import FAILED, OK, TIMED_OUT, Failure, daemon, say, socket_option
+from .common import FAILED, OK, STATION, TIMED_OUT, Failure, daemon, say, socket_option
 from .lazy import Overview
 
 SETTLED_S: Final = 5.0
@@ -85,7 +85,7 @@ def set_option(option: str, value: str, timeout: float, path: str | None) -> int
 
 
 @cluster.command(epilog="Exit codes: docs/cli.md.")
-@click.argument("station", type=click.IntRange(1, 64))
+@click.argument("station", type=STATION)
 @click.option("--absent", is_flag=True, help="Although the station is not heard: it counts for the quorum all the same.")
 @timeout_option
 @socket_option
@@ -100,7 +100,7 @@ def add(station: int, absent: bool, timeout: float, path: str | None) -> int:
 
 
 @cluster.command(epilog="Exit codes: docs/cli.md.")
-@click.argument("station", type=click.IntRange(1, 64))
+@click.argument("station", type=STATION)
 @timeout_option
 @socket_option
 def remove(station: int, timeout: float, path: str | None) -> int:

@@ -18,7 +18,7 @@ from ...daemon.client.common import SOCKET, SOCKET_ENV
 from ...daemon.client.errors import ClientError, NotReachable, ProtocolError, Timeout, VersionMismatch
 from ...daemon.client.sync import SyncConnection, connect_sync
 from ...daemon.client.types import Event
-from ...proto.wire import GROUP_NAME_MAX, ORDER_NAMES, Ordering
+from ...proto.wire import GROUP_NAME_MAX, ORDER_NAMES, STATIONS_MAX, Ordering
 
 OK: Final = 0
 FAILED: Final = 1
@@ -66,6 +66,22 @@ class Failure(click.ClickException):
     def show(self, file: Any = None) -> None:
         """Print the line."""
         click.echo(f"{self._who}: {self.message}", file=file, err=file is None)
+
+
+class StationNumber(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
+    """The number of a station."""
+
+    name = "station"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number, or the complaint about it as wrong usage."""
+        text = str(value)
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= STATIONS_MAX:
+            self.fail(f"{text!r} is no station: expected a number from 1 to {STATIONS_MAX}", param, ctx)
+        return int(text)
+
+
+STATION: Final = StationNumber()
 
 
 def exit_code_of(error: ClientError) -> int:

@@ -43,6 +43,12 @@ def check(file: Path | None, as_json: bool) -> int:
     except options.ConfigError as error:
         click.echo(str(error), err=True)
         return FAILED
+    wrong, unseen = keys.complaint(Path(c.station.key_file)) if c.station.key_file else ("", "")
+    if wrong:
+        click.echo(f"{c.file}: station.key_file: {wrong}", err=True)
+        return FAILED
+    if unseen:
+        click.echo(unseen, err=True)
     if as_json:
         click.echo(
             json.dumps({**c.values(), "fingerprint": c.fingerprint, "window": c.cluster.window}, indent=2, ensure_ascii=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from .common import FAILED, OK, USAGE, Failure
+from .common import FAILED, OK, UNSUPPORTED, USAGE, Failure
 from .impairments import Quantity
 
 if TYPE_CHECKING:
@@ -144,8 +144,11 @@ def _own(scenario: Scenario, docker: bool, image: str, keep: bool) -> AbstractCo
         "name": _kept_name(scenario) if keep else None,
         "mtu": scenario.mtu,
         "medium": scenario.medium,
+        "links": scenario.links,
         "options": scenario.options,
     }
+    if docker and scenario.links > 1:
+        raise Failure(f"scenario {scenario.name} has {scenario.links} links, a lab of containers has one", UNSUPPORTED, "lab run")
     return own(backends.make(scenario.stations, image if docker else None, **settings), keep=keep)
 
 

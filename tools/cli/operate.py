@@ -14,7 +14,7 @@ from ...daemon.client.errors import ConnectionClosed
 from ...daemon.client.sync import SyncConnection
 from ...daemon.client.types import ClusterView, Event
 from ...daemon.terminal import printable
-from .common import FAILED, OK, TIMED_OUT, UNREACHABLE, Failure, daemon, say, socket_option
+from .common import FAILED, OK, STATION, TIMED_OUT, UNREACHABLE, Failure, daemon, say, socket_option
 from .events import describe
 
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -53,7 +53,7 @@ def leave(yes: bool, timeout: float, path: str | None) -> int:
 
 
 @click.command(short_help="Remove a station from the cluster.", epilog="Exit codes: docs/cli.md.")
-@click.argument("station", type=click.IntRange(min=1))
+@click.argument("station", type=STATION)
 @yes_option
 @timeout_option
 @socket_option

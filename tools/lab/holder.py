@@ -336,6 +336,24 @@ class Holder:
         hub.set_port(self._station(request).number, mtu=request.get("mtu"), up=request.get("up"))
         return {}
 
+    def _first_two(self) -> tuple[network.Hub, network.Hub]:
+        if len(self._hubs) < 2:
+            raise LabError(f"lab {self._settings.name} has one link: zenjun lab up --links 2 makes two")
+        return self._hubs[1], self._hubs[2]
+
+    def do_join(self, request: ipc.Message) -> ipc.Message:
+        one, other = self._first_two()
+        one.join(other, are_joined=bool(request["joined"]))
+        return {}
+
+    def do_cross(self, request: ipc.Message) -> ipc.Message:
+        """Exchange the bridges of a station's first two cables, or put them back."""
+        one, other = self._first_two()
+        station = self._station(request).number
+        for hub, to in ((one, other), (other, one)):
+            hub.move_port(station, to if request["crossed"] else hub)
+        return {}
+
     def do_deliver(self, request: ipc.Message) -> ipc.Message:
         hub = self._hubs[self._link(request)]
         hub.deliver(self._station(request).number, [base64.b64decode(f) for f in request["frames"]])

@@ -302,6 +302,11 @@ class Lab:
         """Drop all frames on a link, as when its switch dies and the interfaces stay up."""
         self.partition([[number] for number in self.stations], link=link)
 
+    def join_switches(self, *, are_joined: bool = True) -> None:
+        """Connect the bridges of links 1 and 2 by a cable, or take it away: then their frames come on both. LabError if there
+        is one link."""
+        self.request("join", joined=are_joined)
+
     def heal(self, *, link: int | None = None) -> None:
         """End all partitions and cuts (not losses), of all links or of one."""
         self.request("cuts", how="set", pairs=[], **_on(link))

@@ -175,6 +175,25 @@ class Hub:
         with _named(f"port of station {station}"):
             self._ipr.link("set", index=self._index(self.port_name(station)), **changes)
 
+    def move_port(self, station: int, to: Hub) -> None:
+        """Plug the cable of a station into another hub, or this one again."""
+        with _named(f"port of station {station}"):
+            self._ipr.link("set", index=self._index(self.port_name(station)), master=to._bridge)
+
+    def join(self, other: Hub, *, are_joined: bool) -> None:
+        """Connect this bridge with another one by a cable, or take the cable away."""
+        ends = (f"{self._name}-{other._name}", f"{other._name}-{self._name}")
+        with _named("the cable between the bridges"):
+            found = self._ipr.link_lookup(ifname=ends[0])
+            if not are_joined and found:
+                self._ipr.link("del", index=found[0])
+            elif are_joined and not found:
+                self._ipr.link("add", ifname=ends[0], kind="veth", mtu=self._mtu, peer={"ifname": ends[1], "mtu": self._mtu})
+                for name, bridge in zip(ends, (self._bridge, other._bridge), strict=True):
+                    index = self._index(name)
+                    self._ipr.link("set", index=index, master=bridge)
+                    self._ipr.link("set", index=index, state="up")
+
     def deliver(self, station: int, frames: Sequence[bytes]) -> None:
         """Hand raw frames to one station alone, past losses and cuts."""
         send_frames(self.port_name(station), frames)

@@ -273,6 +273,10 @@ class Station:
         """Set the hub's end up again."""
         self._lab.request("port", station=self.id, up=True, link=link)
 
+    def cross_cables(self, *, are_crossed: bool = True) -> None:
+        """Plug the cables of the first two links into each other's switch, or back. LabError if there is one link."""
+        self._lab.request("cross", station=self.id, crossed=are_crossed)
+
     def delete_interface(self, link: int = 1) -> None:
         """Remove the station's interface, as when a card is pulled out."""
         self._lab.request("unplug", station=self.id, link=link)

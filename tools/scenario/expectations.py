@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,12 +47,14 @@ def judge_run(
     """Judge the histories of a run.
 
     counters: ``lost`` and ``cut`` frames of all stations together, ``orders`` that were refused. began_ns: when the time line
-    began, monotonic. beside: what ``joining``, ``switching`` and ``multicasting`` have found, by section of the file.
+    began, monotonic. beside: what ``joining``, ``switching`` and ``multicasting`` have found, by section of the file; ``said``:
+    by text, the stations whose daemons have said it.
     """
     beside = beside or {}
     report = judge(history)
     verdicts = [_of_check(name, report) for name in CHECKS]
     verdicts += _expected(scenario, history, report, counters, began_ns)
+    verdicts += [_said(text, beside.get("said", {}).get(text, ())) for text in scenario.expect.said]
     if scenario.joining is not None:
         verdicts += _of_state(scenario.joining, beside.get("state", {}))
     if scenario.switching is not None:
@@ -140,6 +142,10 @@ def _expected(
         yield _silent(context, window, began_ns)
     for window in expect.serves:
         yield _serves(context, window, began_ns)
+
+
+def _said(text: str, stations: Iterable[int]) -> Verdict:
+    return Verdict("expect.said", bool(found := sorted(stations)), f'"{text}" is in the log of: {listing(found)}')
 
 
 def _count(name: str, count: int, wanted: Range, what: str) -> Verdict:

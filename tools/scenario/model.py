@@ -34,15 +34,23 @@ class Kind:
     """What ``for`` does when the time is over; empty: it does not take ``for``."""
     process: bool = False
     """It needs the daemon of its stations to be there."""
+    links: bool = False
+    """It takes ``link``: on that one alone."""
+    links_min: int = 1
+    """Links that there must be."""
 
 
 _AT = ("stations",)
 KINDS: Final[dict[str, Kind]] = {
-    "partition": Kind("only stations of one group hear each other; those not named form another", ("groups",), (), "heals"),
-    "cut": Kind("frames `from` some stations `to` others are dropped, one way or `both`", ("from", "to"), ("both",), "heals"),
+    "partition": Kind(
+        "only stations of one group hear each other; those not named form another", ("groups",), (), "heals", links=True
+    ),
+    "cut": Kind(
+        "frames `from` some stations `to` others are dropped, one way or `both`", ("from", "to"), ("both",), "heals", links=True
+    ),
     "heal": Kind("ends all partitions and cuts"),
-    "loss": Kind("each station loses this `share` of the frames towards it", ("share",), _AT, "ends"),
-    "impair": Kind("impairments of the lab, by the names of `zenjun lab impair`", (), _AT, "ends"),
+    "loss": Kind("each station loses this `share` of the frames towards it", ("share",), _AT, "ends", links=True),
+    "impair": Kind("impairments of the lab, by the names of `zenjun lab impair`", (), _AT, "ends", links=True),
     "clear": Kind("ends losses and impairments, those of [network] too", (), _AT),
     "pause": Kind("SIGSTOP; a container is frozen", _AT, (), "resumes", True),
     "resume": Kind("SIGCONT, for those paused", _AT),
@@ -52,15 +60,19 @@ KINDS: Final[dict[str, Kind]] = {
     "restart": Kind("SIGTERM, and started again when it has ended", _AT, (), "", True),
     "leave": Kind("as `zenjun leave`", _AT, (), "starts again", True),
     "expel": Kind("as `zenjun expel`, given at station `by`", _AT, ("by",)),
-    "link-down": Kind("the interface is set down", _AT, (), "up again"),
-    "link-up": Kind("and up", _AT),
-    "cable-out": Kind("the hub's port is down: no carrier", _AT, (), "in again"),
-    "cable-in": Kind("and up", _AT),
-    "delete-interface": Kind("the interface is gone, as when a card is pulled", _AT, (), "made again"),
-    "create-interface": Kind("it is made again, with another index", _AT),
-    "rename": Kind("the interface gets another name", (*_AT, "to"), (), "as before"),
-    "mtu": Kind("MTU of the interface, and of the hub's port (or `port_mtu`)", (*_AT, "mtu"), ("port_mtu",), "as before"),
-    "mac": Kind("another MAC address", (*_AT, "mac")),
+    "link-down": Kind("the interface is set down", _AT, (), "up again", links=True),
+    "link-up": Kind("and up", _AT, links=True),
+    "cable-out": Kind("the hub's port is down: no carrier", _AT, (), "in again", links=True),
+    "cable-in": Kind("and up", _AT, links=True),
+    "delete-interface": Kind("the interface is gone, as when a card is pulled", _AT, (), "made again", links=True),
+    "create-interface": Kind("it is made again, with another index", _AT, links=True),
+    "rename": Kind("the interface gets another name", (*_AT, "to"), (), "as before", links=True),
+    "mtu": Kind(
+        "MTU of the interface, and of the hub's port (or `port_mtu`)", (*_AT, "mtu"), ("port_mtu",), "as before", links=True
+    ),
+    "mac": Kind("another MAC address", (*_AT, "mac"), links=True),
+    "cross": Kind("the cables of links 1 and 2 are exchanged at the switches", _AT, (), "as before", links_min=2),
+    "join": Kind("a cable connects the switches of links 1 and 2", (), (), "taken away", links_min=2),
     "load": Kind("what is sent from now on; what is not named stays", (), ("rate", "burst", "sizes", "levels", "senders")),
     "random": Kind("a phase of faults drawn from the seed, out of `faults`", (), ("faults",), "ends, and with it all of them"),
 }  # fmt: skip
@@ -114,6 +126,8 @@ class Entry:
     groups: tuple[tuple[int, ...], ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
     """Its other keys: changes of impairments by the names of ``Impairment``, of the load by those of ``Load``, ``mtu``, …"""
+    link: int = 0
+    """On this one alone; 0: frames of all, the interface on the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +151,8 @@ class Expect:
     """Frames dropped by impairments; of all stations that keep their cable."""
     cut: Range | None = None
     """Frames dropped by partitions and cuts."""
+    said: tuple[str, ...] = ()
+    """Each is in the log of some daemon."""
     silent: tuple[Window, ...] = ()
     """Programs there get no message at a safe level, and no confirmation that one is safe."""
     serves: tuple[Window, ...] = ()
@@ -190,6 +206,7 @@ class Scenario:
     absent: tuple[int, ...] = ()
     """Stations whose daemons are not started at the beginning."""
     medium: str = "switched"
+    links: int = 1
     mtu: int = 1500
     impairment: Impairment = field(default_factory=Impairment)
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

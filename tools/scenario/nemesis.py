@@ -21,12 +21,12 @@ _ADMIN_S: Final = 5.0
 _CUTTING: Final = ("partition", "cut")
 _IMPAIRING: Final = ("loss", "impair")
 _ENDING: Final = {"kill": signal.SIGKILL, "stop": signal.SIGTERM}
-_LINKS: Final[dict[str, tuple[Callable[[Station], None], str]]] = {
+_LINKS: Final[dict[str, tuple[Callable[[Station, int], None], str]]] = {
     "link-down": (Station.link_down, "link-up"),
     "cable-out": (Station.cable_out, "cable-in"),
     "delete-interface": (Station.delete_interface, "create-interface"),
 }
-_MENDING: Final[dict[str, Callable[[Station], None]]] = {
+_MENDING: Final[dict[str, Callable[[Station, int], None]]] = {
     "link-up": Station.link_up,
     "cable-in": Station.cable_in,
     "create-interface": Station.create_interface,
@@ -61,15 +61,17 @@ class Nemesis:
         """Present cuts and impairments, in the order of their beginning."""
         self._down = set(absent)
         """Stations whose daemon we have ended, or not started."""
+        self._numbers = tuple(range(1, lab.links + 1))
+        """Of links."""
         self._base = dict.fromkeys(lab.stations, base)
-        self._set = dict.fromkeys(lab.stations, Impairment())
-        """What is set at each station."""
-        self._mend: dict[tuple[str, int], tuple[Act, Callable[[], None]]] = {}
-        """By what is broken (the word that mends it) and station: the last act that broke it, and what mends it."""
+        self._set = {(s, link): Impairment() for s in lab.stations for link in self._numbers}
+        """What is set at each station, on each link."""
+        self._mend: dict[tuple[str, int, int], tuple[Act, Callable[[], None]]] = {}
+        """By what is broken (the word that mends it), station and link: the last act that broke it, and what mends it."""
         self._links: list[Act] = []
         """Acts upon interfaces that have not ended."""
-        self._cut = False
-        """Whether there are cuts."""
+        self._cut: dict[int, set[tuple[int, int]]] = {link: set() for link in self._numbers}
+        """The cuts of each link."""
         self.refused = 0
         """Operator's orders that a daemon did not take."""
 
@@ -92,9 +94,12 @@ class Nemesis:
             self._load(act)
         elif act.do == "expel":
             self._expel(act)
-        elif act.do in (*_LINKS, *_MENDING, "rename", "mtu", "mac"):
+        elif act.do in (*_LINKS, *_MENDING, "rename", "mtu", "mac", "cross"):
             for station in act.stations:
                 self._link(act, self._lab.station(station))
+        elif act.do == "join":
+            self._lab.join_switches()
+            self._broken(act, "join", 0, lambda: self._lab.join_switches(are_joined=False))
         else:
             for station in act.stations:
                 self._process(act.do, station)
@@ -114,8 +119,8 @@ class Nemesis:
         else:
             self._links = [other for other in self._links if other.number != act.number]
             for key, (broken_by, mend) in list(self._mend.items()):
-                still = any(other.do == act.do and key[1] in other.stations for other in self._links)
-                if broken_by.do == act.do and key[1] in act.stations and not still:
+                still = any(o.do == act.do and _upon(o) == key[2] and _is_of(o, key[1]) for o in self._links)
+                if broken_by.do == act.do and key[2] == _upon(act) and _is_of(act, key[1]) and not still:
                     del self._mend[key]
                     mend()
 
@@ -208,25 +213,27 @@ class Nemesis:
 
     def _network(self) -> None:
         """Set all cuts and impairments to the present ones."""
-        pairs: set[tuple[int, int]] = set()
-        wanted = dict(self._base)
+        pairs: dict[int, set[tuple[int, int]]] = {link: set() for link in self._numbers}
+        wanted = {(station, link): self._base[station] for station, link in self._set}
         for act in self._active:
-            if act.do == "partition":
-                pairs |= self._parted(act)
-            elif act.do == "cut":
-                pairs |= {(a, b) for a in act.stations for b in act.others if a != b}
-                if act.values.get("both"):
-                    pairs |= {(b, a) for a in act.stations for b in act.others if a != b}
-            else:
+            for link in (act.link,) if act.link else self._numbers:
+                if act.do in _CUTTING:
+                    pairs[link] |= self._parted(act) if act.do == "partition" else _cut(act)
+                    continue
                 for station in act.stations:
-                    wanted[station] = wanted[station].changed(dict(act.values))
-        if pairs or self._cut:
-            self._lab.request("cuts", how="set", pairs=sorted(pairs))
-        self._cut = bool(pairs)
-        for station, impairment in wanted.items():
-            if impairment != self._set[station]:
-                self._lab.impair([station], **impairment.to_json())
-                self._set[station] = impairment
+                    wanted[station, link] = wanted[station, link].changed(dict(act.values))
+        for link, cut in pairs.items():
+            if cut or self._cut[link]:
+                self._lab.request("cuts", how="set", pairs=sorted(cut), **self._on(link))
+        self._cut = pairs
+        for (station, link), impairment in wanted.items():
+            if impairment != self._set[station, link]:
+                self._lab.impair([station], **self._on(link), **impairment.to_json())
+                self._set[station, link] = impairment
+
+    def _on(self, link: int) -> dict[str, int]:
+        """Which link a request is about, where there are several."""
+        return {"link": link} if len(self._numbers) > 1 else {}
 
     def _parted(self, act: Act) -> set[tuple[int, int]]:
         home = dict.fromkeys(self._lab.stations, -1)
@@ -243,38 +250,57 @@ class Nemesis:
 
     def _link(self, act: Act, station: Station) -> None:
         """Break or repair an interface."""
+        link = _upon(act)
         if act.do in _MENDING:
-            self._mend.pop((act.do, station.id), None)
-            self._links = [other for other in self._links if _LINKS.get(other.do, (None, ""))[1] != act.do]
-            self._mended(act.do, station)
+            self._mend.pop((act.do, station.id, link), None)
+            self._links = [o for o in self._links if _LINKS.get(o.do, (None, ""))[1] != act.do or _upon(o) != link]
+            self._mended(act.do, station, link)
         elif act.do in _LINKS:
             break_it, word = _LINKS[act.do]
-            break_it(station)
-            self._broken(act, word, station, lambda: self._mended(word, station))
+            break_it(station, link)
+            self._broken(act, word, station.id, lambda: self._mended(word, station, link))
         elif act.do == "rename":
-            before = str(station.interface["name"])
-            station.rename_interface(act.values["to"])
-            self._broken(act, "rename", station, lambda: station.rename_interface(before))
+            before = str(station.interface_of(link)["name"])
+            station.rename_interface(act.values["to"], link)
+            self._broken(act, "rename", station.id, lambda: station.rename_interface(before, link))
+        elif act.do == "cross":
+            station.cross_cables()
+            self._broken(act, "cross", station.id, lambda: station.cross_cables(are_crossed=False))
         elif act.do == "mtu":
-            mtu = int(station.interface["mtu"])
-            station.set_mtu(act.values["mtu"], act.values.get("port_mtu"))
+            mtu = int(station.interface_of(link)["mtu"])
+            station.set_mtu(act.values["mtu"], act.values.get("port_mtu"), link)
             if act.end_ms is not None:
-                self._broken(act, "mtu", station, lambda: station.set_mtu(mtu))
+                self._broken(act, "mtu", station.id, lambda: station.set_mtu(mtu, link=link))
         else:
-            station.set_mac(act.values["mac"])
+            station.set_mac(act.values["mac"], link)
 
-    def _broken(self, act: Act, word: str, station: Station, mend: Callable[[], None]) -> None:
+    def _broken(self, act: Act, word: str, station: int, mend: Callable[[], None]) -> None:
+        """station: 0: it is of none."""
         self._links.append(act)
-        self._mend[word, station.id] = (act, mend)
+        self._mend[word, station, _upon(act)] = (act, mend)
 
     @staticmethod
-    def _mended(word: str, station: Station) -> None:
-        if word != "create-interface" or not station.interface["present"]:
-            _MENDING[word](station)
+    def _mended(word: str, station: Station, link: int) -> None:
+        if word != "create-interface" or not station.interface_of(link)["present"]:
+            _MENDING[word](station, link)
 
     def _mark(self, act: Act, does: str) -> None:
         self._journal.write({"k": "fault", "what": str(act), "number": act.number, "does": does})
         self._say(str(act) if does == "begin" else f"end of {act.do} {listing(act.stations) if act.stations else ''}".rstrip())
+
+
+def _upon(act: Act) -> int:
+    """The link whose interfaces an act is about."""
+    return act.link or 1
+
+
+def _is_of(act: Act, station: int) -> bool:
+    return station in act.stations or not station
+
+
+def _cut(act: Act) -> set[tuple[int, int]]:
+    pairs = {(a, b) for a in act.stations for b in act.others if a != b}
+    return pairs | ({(b, a) for a, b in pairs} if act.values.get("both") else set())
 
 
 def carry_out(nemesis: Nemesis, acts: Sequence[Act], began: float) -> None:

@@ -37,6 +37,8 @@ class Act:
     """``cut``: who does not hear; ``expel``: who says so, if anybody is named."""
     groups: tuple[tuple[int, ...], ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
+    link: int = 0
+    """As in ``Entry``."""
 
     def __str__(self) -> str:
         words = [] if self.do in ("loss", "impair", "mtu", "mac") else [self.do]
@@ -57,6 +59,8 @@ class Act:
             words += [f"{key} {_plain(value)}" for key, value in self.values.items()]
         elif self.do == "rename":
             words.append(f"to {self.values['to']}")
+        if self.link:
+            words.append(f"on link {self.link}")
         if self.end_ms is not None:
             words.append(f"for {self.end_ms - self.begin_ms} ms")
         return " ".join(words)
@@ -97,10 +101,9 @@ def _expanded(entry: Entry, rng: random.Random, begin: int, end: int | None, sta
         drawn = draw(rng.getrandbits(63), (end - begin) / 1000, stations, entry.values["faults"])
         yield from (replace(act, begin_ms=begin + act.begin_ms, end_ms=begin + (act.end_ms or 0)) for act in drawn)
         return
-    picked = (
-        () if KINDS[entry.do].required == ("groups",) or entry.do in ("heal", "load") else _picked(entry.stations, rng, stations)
-    )
-    yield Act(0, entry.do, begin, end, picked, _picked(entry.others, rng, stations), entry.groups, entry.values)
+    of_all = KINDS[entry.do].required == ("groups",) or entry.do in ("heal", "load", "join")
+    picked = () if of_all else _picked(entry.stations, rng, stations)
+    yield Act(0, entry.do, begin, end, picked, _picked(entry.others, rng, stations), entry.groups, entry.values, entry.link)
 
 
 def _picked(pick: Pick, rng: random.Random, stations: int) -> tuple[int, ...]:

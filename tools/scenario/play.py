@@ -83,6 +83,7 @@ def play(
                 run.keep()
                 raise
             run.keep()
+            run.found["said"] = run.said()
         scenario = run.scenario
     last = scenario.expect.members
     paths = [*folder.glob("station-*.jsonl"), folder / "runner.jsonl"]
@@ -135,6 +136,8 @@ class _Run:
         lab, scenario = self._lab, self.scenario
         if lab.size != scenario.stations:
             raise LabError(f"lab {lab.name} has {lab.size} stations, the scenario {scenario.stations}")
+        if lab.links < scenario.links:
+            raise LabError(f"lab {lab.name} has {lab.links} links, scenario {scenario.name} wants {scenario.links}")
         if "netem" in scenario.needs and not lab.describe()["netem"]:
             raise LabUnsupported(
                 f"scenario {scenario.name} needs sch_netem (CONFIG_NET_SCH_NETEM), which this kernel does not have; "
@@ -300,6 +303,12 @@ class _Run:
                 (self._folder / f"zenjund-{station.id}.log").write_bytes(station.log_path.read_bytes())
             with contextlib.suppress(LabError):
                 (self._folder / f"status-{station.id}.json").write_text(json.dumps(station.status(1.0), indent=1))
+
+    def said(self) -> dict[str, list[int]]:
+        """By text that is expected, the stations whose daemons have said it, as far as their logs are kept."""
+        logs = {s: self._folder / f"zenjund-{s}.log" for s in self._lab.stations}
+        lines = {s: path.read_text(errors="replace") for s, path in logs.items() if path.exists()}
+        return {text: [s for s, log in lines.items() if text in log] for text in self.scenario.expect.said}
 
     # ---- human-readable output
 

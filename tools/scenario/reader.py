@@ -18,6 +18,7 @@ from ..histories.recorder import LEVELS, Load
 from ..lab import files, impair
 from ..lab.impair import Impairment
 from ..lab.lab import MTU_MAX, MTU_MIN, STATIONS_MAX
+from ..lab.network import LINKS_MAX
 from .model import KINDS, RANDOM_KINDS, Entry, Expect, Joining, Kind, Pick, Range, Scenario, ScenarioError, Switching, Window
 
 T = TypeVar("T")
@@ -64,6 +65,7 @@ _EXPECT: Final = (
     "orders_refused",
     "lost",
     "cut",
+    "said",
     "silent",
     "serves",
 )
@@ -263,6 +265,7 @@ class _Reader:
         self.problems: list[str] = []
         self._given = stations
         self._n = 0
+        self._links = 1
         self._base = Impairment()
         self._levels: tuple[str, ...] = LEVELS
         """What senders may wait for."""
@@ -347,10 +350,13 @@ class _Reader:
         top = self.table(tree, "", _TOP, ("about", "stations", "expect"))
         own = self.get(top, "", "stations", _integer(1, STATIONS_MAX), 3)
         self._n = self._given or own
-        network = self.table(top.get("network", {}), "network", ("medium", "mtu", *_IMPAIRMENTS))
+        network = self.table(top.get("network", {}), "network", ("medium", "links", "mtu", *_IMPAIRMENTS))
         medium = self.get(network, "network", "medium", _one_of(("switched", "bus")), "switched")
+        self._links = self.get(network, "network", "links", _integer(1, LINKS_MAX), 1)
         if medium == "bus":
             self._levels = BUS_LEVELS
+            if self._links > 1:
+                self.say("network.links", "a bus has one")
         changes = self.impairments(network, "network", Impairment())
         self._base = Impairment().changed(changes)
         timeline = self.timeline(top.get("at", []))
@@ -376,6 +382,7 @@ class _Reader:
             needs=needs,
             absent=self.get(top, "", "absent", self.numbers, ()),
             medium=medium,
+            links=self._links,
             mtu=self.get(network, "network", "mtu", _integer(MTU_MIN, MTU_MAX), 1500),
             impairment=self._base,
             options=options,
@@ -411,14 +418,17 @@ class _Reader:
         """What is added to every zenjund.toml, checked as the daemon would."""
         given = {
             name: dict(self.table(table, f"options.{name}", table if isinstance(table, dict) else ()))
-            for name, table in self.table(value, "options", ("cluster", "station", "clients", "log")).items()
+            for name, table in self.table(value, "options", ("cluster", "station", "clients", "links", "log")).items()
         }
         tables: dict[str, dict[str, Any]] = {
             "cluster": {"name": "scenario", "stations": self._n, "medium": medium},
             "station": {"id": 1, "interface": "eth0"},
         }
+        if self._links > 1:
+            tables["links"] = {"count": self._links}
+        taken_keys = ("name", "stations", "medium", "id", "interface", "socket", "state_dir", "count")
         for name, table in given.items():
-            if taken := [key for key in ("name", "stations", "medium", "id", "interface", "socket", "state_dir") if key in table]:
+            if taken := [key for key in taken_keys if key in table]:
                 self.say(f"options.{name}.{taken[0]}", "the lab sets this option")
             tables.setdefault(name, {}).update(table)
         try:
@@ -537,6 +547,8 @@ class _Reader:
             stations, others = others, whom
         if do == "rename" and "to" in table:
             values["to"] = self.get(table, path, "to", _text, "")
+        if self._links < kind.links_min:
+            self.say(path, f"there must be {kind.links_min} links: network.links is {self._links}")
         return Entry(
             do,
             t,
@@ -545,11 +557,12 @@ class _Reader:
             others,
             self.get(table, path, "groups", self.parts, ()),
             values,
+            self.get(table, path, "link", _integer(1, self._links), 0),
         )
 
     @staticmethod
     def _keys(do: str, kind: Kind) -> tuple[str, ...]:
-        keys = ("t", "do", *kind.required, *kind.optional, *(("for",) if kind.ends else ()))
+        keys = ("t", "do", *kind.required, *kind.optional, *(("link",) if kind.links else ()), *(("for",) if kind.ends else ()))
         return (*keys, *_IMPAIRMENTS) if do == "impair" else keys
 
     @staticmethod
@@ -571,6 +584,7 @@ class _Reader:
             orders_refused=self.get(table, "expect", "orders_refused", _range, Range(0, 0)),
             lost=self.get(table, "expect", "lost", _range, None),
             cut=self.get(table, "expect", "cut", _range, None),
+            said=self.get(table, "expect", "said", _list_of(_text, "texts"), ()),
             **windows,
         )
 

@@ -29,7 +29,7 @@ static const struct code codes[] = {
     {-107, "name", "no group name (1-128 bytes of UTF-8), or joined already"},
     {-108, "name-collision", "another group with members, or another one of this station, has the same number"},
     {-109, "order-mismatch", "the group's first member requested another order"},
-    {-110, "too-many-groups", "the programs of one user may hold at most 4,096 groups at a station, or clients.groups_per_user"},
+    {-110, "too-many-groups", "the programs of one user may hold at most 4,096 groups at a station, or clients.groups_per_user; the cluster may have cluster.groups_max"},
     {-111, "unknown-order", "the daemon has no order of delivery with this number"},
     {-112, "level", "the group's order has no such level"},
     {-113, "bus-level", "medium *bus*: JOIN with another level than ack, or order op"},

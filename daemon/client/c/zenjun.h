@@ -90,7 +90,7 @@ enum zenjun_error {
     ZENJUN_E_NAME = -107,                 /* no group name (1-128 bytes of UTF-8), or joined already */
     ZENJUN_E_NAME_COLLISION = -108,       /* another group with members, or another one of this station, has the same number */
     ZENJUN_E_ORDER_MISMATCH = -109,       /* the group's first member requested another order */
-    ZENJUN_E_TOO_MANY_GROUPS = -110,      /* the programs of one user may hold at most 4,096 groups at a station, or clients.groups_per_user */
+    ZENJUN_E_TOO_MANY_GROUPS = -110,      /* the programs of one user may hold at most 4,096 groups at a station, or clients.groups_per_user; the cluster may have cluster.groups_max */
     ZENJUN_E_UNKNOWN_ORDER = -111,        /* the daemon has no order of delivery with this number */
     ZENJUN_E_LEVEL = -112,                /* the group's order has no such level */
     ZENJUN_E_BUS_LEVEL = -113,            /* medium *bus*: JOIN with another level than ack, or order op */

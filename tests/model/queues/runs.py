@@ -2,13 +2,15 @@
 
 A station's frame waits in the queue of its own interface, then in the queue of each receiver's port; both have the rate of the
 link, and room for so many milliseconds (as the token buckets of the lab). Stations have a turn every ``TICK_NS``. By which link a
-frame goes, which link is doubtful and what is missing for good is decided by the daemon's own C (``glue.c``) and the C core.
+frame goes, which link is doubtful and what is missing for good is decided by the daemon's own C (``glue.c``) and the C core. With
+``sending`` so is what a link does whose own queue is full (``sending.c``): it refuses, where it otherwise drops.
 """
 
 from __future__ import annotations
 
 import functools
 import heapq
+import os
 import random
 import shutil
 import subprocess
@@ -19,7 +21,7 @@ from typing import Any, Final
 
 from cffi import FFI
 from zenjun.proto.core import Core
-from zenjun.proto.wire import view_hash
+from zenjun.proto.wire import HEADER, Kind, view_hash
 
 from ...virtual.cores import config
 
@@ -45,21 +47,56 @@ int model_passed(struct model *m, uint64_t now, uint32_t *src, uint32_t *below, 
 """
 
 
+SENDING = """
+struct model_links *sending_new(uint32_t self, uint32_t links);
+void sending_use(struct model_links *m, uint32_t how);
+void sending_free(struct model_links *m);
+uint32_t sending_batch(struct model_links *m, const uint8_t *bytes, const uint32_t *sizes, uint32_t count, int press,
+                       const uint32_t *room, uint64_t now, uint32_t *links);
+"""
+VARIANTS: Final = {"": 0, "shared_backoff": 1, "stripe_votes": 2}
+"""Of what sends: as it is, and with one rule broken."""
+BATCH: Final = 64
+LINKS_MAX: Final = 4
+DUPLICATE: Final = 0
+"""``links.mode`` as the C code numbers it."""
+
+
+class Violation(AssertionError):
+    """What must be so is not."""
+
+
 @functools.cache
+def sending(variant: str) -> tuple[Any, Any]:
+    """links.c and link.c on queues of this program's, compiled once for each variant."""
+    more = [f"-DVARIANT={VARIANTS[variant]}", "-Dsendmmsg=model_sendmmsg", "-Wl,-z,lazy"]
+    return compiled("struct model_links;" + SENDING, "sending.c", ("link", "spread"), more)
+
+
 def library() -> tuple[Any, Any]:
     """The glue with what it joins, compiled once."""
+    return glue()
+
+
+@functools.cache
+def glue() -> tuple[Any, Any]:
+    return compiled("struct model;" + DECLARATIONS, "glue.c", ("spread", "hearing"), [])
+
+
+def compiled(declarations: str, source: str, parts: tuple[str, ...], more: list[str]) -> tuple[Any, Any]:
+    """A file of this folder with these of the data path; what they call besides is never called."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         raise RuntimeError("these runs need a C compiler")
     own, core = ROOT / "daemon" / "datapath", ROOT / "proto" / "core"
     with tempfile.TemporaryDirectory(prefix="zenjun-queues.") as folder:
         target = Path(folder) / "queues.so"
-        sources = [Path(__file__).with_name("glue.c"), *(own / f"{name}.c" for name in ("spread", "hearing"))]
-        flags = ["-std=gnu11", "-O2", "-shared", "-fPIC", f"-I{own}", f"-I{core}"]
+        sources = [Path(__file__).with_name(source), *(own / f"{name}.c" for name in parts)]
+        flags = ["-std=gnu11", "-O2", "-shared", "-fPIC", f"-I{own}", f"-I{core}", *more]
         subprocess.run([compiler, *flags, *map(str, sources), "-o", str(target)], check=True, timeout=60)
         ffi = FFI()
-        ffi.cdef("struct model;" + DECLARATIONS)
-        return ffi, ffi.dlopen(str(target))
+        ffi.cdef(declarations)
+        return ffi, ffi.dlopen(str(target), os.RTLD_LAZY)
 
 
 @dataclass(frozen=True)
@@ -80,6 +117,11 @@ class Wire:
     room_ns: float
     free_at: float = 0.0
     dropped: int = 0
+
+    def fits(self, now: float, size: int) -> int:
+        """Frames of this size that ``put`` would take now."""
+        left = self.room_ns - max(0.0, self.free_at - now)
+        return 1 + int(left / (size * self.byte_ns)) if left >= 0 else 0
 
     def put(self, now: float, size: int) -> float | None:
         """When the frame has left it; None: there was no room."""
@@ -105,6 +147,12 @@ class Station:
     gap_ns: int = 0
     doubts: list[tuple[int, int]] = field(default_factory=list)
     """When which links (bits) became doubtful."""
+    sending: Any = None
+    """What sends, where queues refuse; and what it has not taken yet."""
+    rest: list[bytes] = field(default_factory=list)
+    sent: set[int] = field(default_factory=set)
+    """Numbers of own DATA that have been sent once."""
+    was_full: bool = False
     trusted_at: int = 0
     """When the judge will have heard more of the link in doubt; 0: there is none."""
 
@@ -115,9 +163,12 @@ class Run:
     def __init__(
         self, seed: int, links: int, rates: tuple[float, ...], *, stations: int = 3, room_ms: float = 50.0, size: int = 1300,
         loss: tuple[float, ...] = (), passive: bool = False, each_s: float = 0.0, rules: Rules | None = None,
+        variant: str | None = None, duplicate: bool = False, own_ms: float = 0.0,
     ) -> None:  # fmt: skip
         """loss: by link, of each frame at each port. passive: data takes the first link. each_s: messages that a station sends
-        in a second, 0: as many as go."""
+        in a second, 0: as many as go. variant: of ``VARIANTS``, queues of interfaces refuse; None: they drop. duplicate: then all
+        frames take all links. own_ms: what their queues hold, if that is less."""
+        self.variant, self.duplicate = variant, duplicate
         self.rules = rules or Rules()
         self.random = random.Random(seed)
         self.ffi, self.lib = library()
@@ -145,7 +196,7 @@ class Run:
         }
         self.stations = [self._station(k, options) for k in range(stations)]
         made = {k: (8_000.0 / rate, room_ms * MS) for k, rate in enumerate(rates)}
-        self.egress = {(s, k): Wire(*made[k]) for s in range(stations) for k in range(links)}
+        self.egress = {(s, k): Wire(made[k][0], own_ms * MS or made[k][1]) for s in range(stations) for k in range(links)}
         self.ports = {(s, k): Wire(*made[k]) for s in range(stations) for k in range(links)}
 
     def _station(self, index: int, options: dict[str, int]) -> Station:
@@ -155,7 +206,13 @@ class Run:
         model = self.ffi.gc(self.lib.model_new(index, self.links), self.lib.model_free)
         if self.passive:
             self.lib.model_passive(model, 0)
-        return Station(core, model, [[] for _ in range(self.links)], last=self.now, next=self.now + index * self.each_ns / self.n)
+        made = Station(core, model, [[] for _ in range(self.links)], last=self.now, next=self.now + index * self.each_ns / self.n)
+        if self.variant is not None:
+            ffi, lib = sending(self.variant)
+            made.sending = ffi.gc(lib.sending_new(index, self.links), lib.sending_free)
+            if self.duplicate:
+                lib.sending_use(made.sending, DUPLICATE)
+        return made
 
     def run(self, ms: float) -> None:
         end = self.now + int(ms * MS)
@@ -179,7 +236,47 @@ class Run:
                 if arrives is not None:
                     station.arrived[link].append((arrives, order, pdu, bytes((2, 0, 0, 0, link, index + 1))))
 
+    def _refusing(self, index: int, station: Station) -> None:
+        """As ``links_transmit`` does: what no link has taken comes again in the next turn."""
+        ffi, lib = sending(self.variant or "")
+        station.rest += station.core.tx(self.now)
+        pressed, done = station.core.pressed, 1
+        while station.rest and done:
+            frames = station.rest[:BATCH]
+            largest = max(map(len, frames)) + ETHERNET
+            room = [self.egress[index, k].fits(self.now, largest) for k in range(self.links)]
+            station.was_full |= min(room) < len(frames)
+            links = ffi.new("uint32_t[]", len(frames))
+            sizes, rooms = [len(f) for f in frames], room + [0] * (LINKS_MAX - self.links)
+            done = lib.sending_batch(station.sending, b"".join(frames), sizes, len(frames), pressed, rooms, self.now, links)
+            for pdu, taken in zip(frames[:done], links, strict=False):
+                self._check_links(index, station, pdu, taken)
+                self._put(index, pdu, taken)
+            del station.rest[:done]
+
+    def _check_links(self, index: int, station: Station, pdu: bytes, taken: int) -> None:
+        """J4: but for first sendings of own data everything takes all links, which can all take it until one was full."""
+        number = int.from_bytes(pdu[HEADER.offset("seq") :][:4], "big")
+        is_first = (
+            pdu[HEADER.offset("kind")] == Kind.DATA and pdu[HEADER.offset("src")] == index + 1 and number not in station.sent
+        )
+        if is_first:
+            station.sent.add(number)
+        elif not station.was_full and taken != (1 << self.links) - 1:
+            raise Violation(f"station {index + 1} sends a frame of kind {pdu[HEADER.offset('kind')]} on links {taken:b} only")
+
+    def _put(self, index: int, pdu: bytes, taken: int) -> None:
+        for link in range(self.links):
+            if taken >> link & 1:
+                leaves = self.egress[index, link].put(self.now, len(pdu) + ETHERNET)
+                if leaves is not None:
+                    self._order += 1
+                    heapq.heappush(self._under_way, (leaves, self._order, index, link, pdu))
+
     def _send(self, index: int, station: Station) -> None:
+        if self.variant is not None:
+            self._refusing(index, station)
+            return
         frames = station.core.tx(self.now)
         if not frames:
             return
@@ -190,12 +287,7 @@ class Run:
             station.model, b"".join(frames), [len(f) for f in frames], len(frames), pressed, self.now, evidence_now, links
         )
         for pdu, taken in zip(frames, links, strict=True):
-            for link in range(self.links):
-                if taken >> link & 1:
-                    leaves = self.egress[index, link].put(self.now, len(pdu) + ETHERNET)
-                    if leaves is not None:
-                        self._order += 1
-                        heapq.heappush(self._under_way, (leaves, self._order, index, link, pdu))
+            self._put(index, pdu, taken)
 
     # ---- a turn, as daemon/datapath/turn.c has it
 

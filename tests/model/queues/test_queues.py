@@ -6,8 +6,10 @@ link costs, to the tenth of a millisecond. The rules of before are caught.
 
 from __future__ import annotations
 
+import pytest
+
 from ...rules import rule
-from .runs import MS, Rules, Run
+from .runs import MS, Rules, Run, Violation
 
 FAST = 200.0
 FIXED_WAIT = Rules(fixed_wait=True)
@@ -60,6 +62,30 @@ def test_a_link_that_dies_flat_out_costs_round_trips() -> None:
 def test_a_link_that_dies_at_a_light_load_costs_nothing() -> None:
     """1,000 messages a second: every frame has gone over both."""
     assert cut(Run(4, 2, (FAST, FAST), each_s=333.0)) < 5
+
+
+def beside_a_slow_one(variant: str | None, links: int = 2) -> Run:
+    """Duplicated frames; the queue of the first link of two, of 1 Mbit/s, is always full."""
+    run = Run(6, links, (1.0, 1000.0)[-links:], variant=variant, duplicate=True, own_ms=0.1)
+    run.run(30.0)
+    return run
+
+
+@rule("J3")
+def test_a_full_queue_holds_up_no_other_link() -> None:
+    alone, beside, broken = (beside_a_slow_one(*how) for how in (("", 1), ("",), ("shared_backoff",)))
+    assert beside.delivered > 0.9 * alone.delivered, f"{beside.summary()}; alone: {alone.summary()}"
+    assert broken.delivered < 0.5 * alone.delivered, f"{broken.summary()}; alone: {alone.summary()}"
+
+
+@rule("J4")
+def test_what_is_no_own_data_takes_all_links() -> None:
+    """Confirmations, requests and what is sent again; otherwise a link that dies takes every other vote with it."""
+    run = Run(7, 2, (FAST, FAST), loss=(0.01, 0.01), variant="")
+    run.run(60.0)
+    assert run.delivered > 100 and run.again > 0, run.summary()
+    with pytest.raises(Violation, match=r"on links (1|10) only"):
+        Run(7, 2, (FAST, FAST), loss=(0.01, 0.01), variant="stripe_votes").run(60.0)
 
 
 @rule("C4")

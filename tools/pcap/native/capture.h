@@ -142,8 +142,9 @@ struct zp_pdu {
 uint32_t zp_envelope(const uint8_t *bytes, uint32_t captured, uint32_t wire);
 /* Whether it is a frame with an envelope but without a PDU that can be read: HELLO, LINKS, PROBE, PIECE, an encrypted PDU. */
 int zp_aside(const uint8_t *bytes, uint32_t captured, uint32_t wire);
-/* Of such a frame: whether a PDU that nobody reads here is in it, whole or in part. */
+/* Of such a frame: whether a PDU that nobody reads here is in it, whole or in part; and whether it is a part that can be read. */
 int zp_hides(const uint8_t *bytes);
+int zp_piece(const uint8_t *bytes);
 /* Read and judge a PDU by itself, behind its envelope if it has one. Returns enum zp_problem; all of *p is valid only with ZP_P_NONE,
  * `kind` (0: not there) always. */
 int zp_pdu(const uint8_t *bytes, uint32_t captured, uint32_t wire, struct zp_pdu *p);

@@ -31,6 +31,7 @@ void zo_free(struct zo_observer *o)
     for (uint32_t h = 0; h < ZJW_STATIONS_MAX; h++)
         for (uint32_t i = 0; i < LIVES; i++)
             stream_free(o->streams[h][i]);
+    pieces_free(o);
     free(o->log);
     free(o->digests);
     free(o->digests_ok);
@@ -234,9 +235,13 @@ int zo_feed(struct zo_observer *o, struct zp_walk *w, uint32_t file)
         o->now = f.has_time ? f.time_ns : NO_TIME;
         zp_link(&f, &l);
         if (l.ethertype == o->ethertype && l.known) {
-            const int problem = zp_pdu(l.pdu, l.captured, l.wire, &p);
+            int problem = zp_pdu(l.pdu, l.captured, l.wire, &p);
+            const int is_piece = problem == ZP_P_ASIDE && zp_piece(l.pdu);
+            const struct zp_link own = l;
+            if (is_piece)
+                problem = pieces_take(o, &own, &p, &l.frame);
             if (problem != ZP_P_NONE) {
-                o->total.damaged += problem != ZP_P_ASIDE || zp_hides(l.pdu);
+                o->total.damaged += problem != ZP_P_ASIDE || (!is_piece && zp_hides(l.pdu));
             } else if (!(p.flags & ZJW_FLAG_PAIR) && ours(o, &p)) { /* links are no part of the order of all */
                 int out = l.direction == 2 || !l.direction;
                 if (out && p.src == o->self + 1 && p.incarnation != o->life && !(p.flags & ZJW_FLAG_RELAYED)) {
@@ -245,6 +250,8 @@ int zo_feed(struct zo_observer *o, struct zp_walk *w, uint32_t file)
                         o->life = p.incarnation;
                         w->at = f.offset - w->base;
                         w->state.frame--;
+                        if (is_piece)
+                            pieces_again(o, &own);
                         continue;
                     }
                     o->life = p.incarnation;

@@ -118,6 +118,8 @@ int zp_aside(const uint8_t *b, uint32_t captured, uint32_t wire)
 
 int zp_hides(const uint8_t *b) { return b[ZJE_ENVELOPE_WHAT] == ZJE_WHAT_PDU || b[ZJE_ENVELOPE_WHAT] == ZJE_WHAT_PIECE; }
 
+int zp_piece(const uint8_t *b) { return b[ZJE_ENVELOPE_WHAT] == ZJE_WHAT_PIECE && !(b[ZJE_ENVELOPE_SUITE] & ZJE_ENCRYPTED); }
+
 int zp_pdu(const uint8_t *b, uint32_t captured, uint32_t wire, struct zp_pdu *p)
 {
     memset(p, 0, sizeof *p);

@@ -1,0 +1,84 @@
+/* PDUs that went in several frames (PIECE), put together as their receivers do (daemon/datapath/pieces.c, rules J17 and J18 of
+ * docs/links.md): four of a station at a time, for half a second. What comes a second time, over another link, is passed over.
+ */
+#include "observer_int.h"
+#include "zj_envelope.h"
+
+#define PIECE_NS INT64_C(500000000)
+#define WHOLE_MAX 65535u
+
+static struct piece_set *piece_set_of(struct piece_set *sets, const uint8_t *e, uint64_t first, uint32_t count, int64_t now, uint64_t order)
+{
+    struct piece_set *oldest = sets;
+    for (struct piece_set *s = sets; s < sets + PIECE_SETS; s++) {
+        const int is_late = now != NO_TIME && s->since != NO_TIME && now - s->since > PIECE_NS;
+        if (s->count && s->first == first && !memcmp(s->session, e + ZJE_ENVELOPE_SESSION, sizeof s->session) && !is_late)
+            return s->count == count ? s : NULL;
+        if (s->order < oldest->order)
+            oldest = s;
+    }
+    uint8_t *bytes = oldest->bytes ? oldest->bytes : malloc(WHOLE_MAX);
+    if (!bytes)
+        return NULL;
+    *oldest = (struct piece_set){.bytes = bytes, .first = first, .since = now, .order = order, .count = count};
+    memcpy(oldest->session, e + ZJE_ENVELOPE_SESSION, sizeof oldest->session);
+    return oldest;
+}
+
+/* Where all but the last piece have the same size; the last one may come first, and waits at the end. 0: it does not fit. */
+static int piece_put(struct piece_set *s, uint32_t place, const uint8_t *body, uint32_t size)
+{
+    const uint32_t is_last = place == s->count - 1, each = is_last ? s->each : size, last = is_last ? size : s->last;
+    if (!size || (s->each && each != s->each) || (each && last > each) || (s->count - 1) * each + last > WHOLE_MAX)
+        return 0;
+    if (!s->each && each && s->last)
+        memmove(s->bytes + (s->count - 1) * each, s->bytes + WHOLE_MAX - s->last, s->last);
+    s->each = each;
+    s->last = last;
+    memcpy(is_last && !each ? s->bytes + WHOLE_MAX - last : s->bytes + place * each, body, size);
+    s->have |= 1u << place;
+    return 1;
+}
+
+int pieces_take(struct zo_observer *o, const struct zp_link *l, struct zp_pdu *p, uint32_t *frame)
+{
+    const uint8_t *e = l->pdu;
+    const uint32_t tx = e[ZJE_ENVELOPE_TX] - 1u, place = e[ZJE_ENVELOPE_PIECE], count = e[ZJE_ENVELOPE_PIECE + 1];
+    const uint32_t size = be16(e + ZJE_ENVELOPE_LENGTH);
+    const uint64_t number = be64(e + ZJE_ENVELOPE_NUMBER);
+    if (count < 2 || count > PIECES || place >= count || number <= place || ZJE_SIZEOF_ENVELOPE + size > l->captured)
+        return ZP_P_CUT;
+    struct piece_set *s = piece_set_of(o->pieces[tx], e, number - place, count, o->now, ++o->piece_sets);
+    if (!s)
+        return ZP_P_PAYLOAD;
+    if (s->have >> place & 1)
+        return ZP_P_ASIDE;
+    if (!piece_put(s, place, e + ZJE_SIZEOF_ENVELOPE, size)) {
+        s->count = 0;
+        return ZP_P_PAYLOAD;
+    }
+    s->wire += l->frame;
+    if (s->have != (1u << count) - 1)
+        return ZP_P_ASIDE;
+    o->piece_last = s;
+    o->piece_place = place;
+    *frame = s->wire;
+    const uint32_t whole = (count - 1) * s->each + s->last;
+    const int problem = zp_pdu(s->bytes, whole, whole, p);
+    return problem == ZP_P_NONE && p->kind != ZJW_KIND_DATA && !is_vote(p->kind) ? ZP_P_PAYLOAD : problem; /* all others are small */
+}
+
+void pieces_again(struct zo_observer *o, const struct zp_link *l)
+{
+    if (!o->piece_last)
+        return;
+    o->piece_last->have &= ~(1u << o->piece_place);
+    o->piece_last->wire -= l->frame;
+}
+
+void pieces_free(struct zo_observer *o)
+{
+    for (uint32_t i = 0; i < ZJW_STATIONS_MAX; i++)
+        for (uint32_t k = 0; k < PIECE_SETS; k++)
+            free(o->pieces[i][k].bytes);
+}
