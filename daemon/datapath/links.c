@@ -193,7 +193,7 @@ static void cut(struct dp_links *ls, struct by_itself *way, const struct zj_fram
 /* On every link that can take it; 0: none has room for it now. */
 static int transmit_by_itself(struct dp_links *ls, const struct dp_pair *p, const struct zj_frame *pdu, uint32_t limit, uint64_t now)
 {
-    struct by_itself way = {.pair = p, .to_group = !p || ls->above.api->pair_to_group(p->core)};
+    struct by_itself way = {.pair = p, .to_group = !p || ls->above.api->pair_to_group(p->core, pdu->data)};
     if (pdu->size > limit) {
         cut(ls, &way, pdu, limit, now);
     } else {
@@ -314,9 +314,8 @@ static uint32_t gather(struct dp_links *ls, uint32_t limit, struct of_pair of[DP
         struct dp_pair *p = &ls->above.pairs->at[__builtin_ctzll(rest)];
         api->limit_size(p->core, limit, limit); /* of the cluster: what a pair's stations can receive is not all */
         const uint32_t first = b->count, end = first + api->tx(p->core, b->frames + first, DP_TX_BATCH - first);
-        const struct dp_pair *to = end > first && !api->pair_to_group(p->core) ? p : NULL;
-        while (b->count < end && goes_with_others(ls, &b->frames[b->count], limit))
-            b->of[b->count++] = to;
+        for (; b->count < end && goes_with_others(ls, &b->frames[b->count], limit); b->count++)
+            b->of[b->count] = api->pair_to_group(p->core, b->frames[b->count].data) ? NULL : p;
         if (b->count > first)
             of[cores++] = (struct of_pair){p, b->count - first};
         if (b->count < end) {

@@ -274,7 +274,7 @@ uint32_t zj_step(zj_core *c, uint64_t now, uint32_t drained)
     order_levels(c); /* own broadcast may have completed a level */
     stream_free(c);
     poll_step(c, now);
-    pair_step(c);
+    pair_step(c, now);
     bus_watch(c, now);
     if (c->votes.head != c->votes.tail || c->report.bye || c->bus.phase == ZJ_P_LOST || c->bus.reset_news ||
         (c->report.on && c->progress != c->report.seen))

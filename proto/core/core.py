@@ -275,10 +275,9 @@ class Core:
         """The same of a link, whose frames come to the group address or to the own one."""
         return int(lib.zj_pair_rx(self._core, now, pdu, len(pdu), mac, to_group))
 
-    @property
-    def pair_to_group(self) -> bool:
-        """A link's frames go to the group address now (docs/multicast.md, rule L2)."""
-        return bool(lib.zj_pair_to_group(self._core))
+    def pair_to_group(self, pdu: bytes) -> bool:
+        """This frame of a link goes to the group address now (docs/multicast.md, rule L2)."""
+        return bool(lib.zj_pair_to_group(self._core, pdu))
 
     def step(self, now: int, drained: bool) -> int:
         """After a batch; ``drained``: nothing more is waiting to be received. Returns ``Status`` bits."""

@@ -58,7 +58,7 @@ uint32_t zj_poll(zj_core *c, uint64_t now)
             seen = me->al[c->list[i]];
     for (uint64_t q = seen; medium_repeats(c) && q < me->req && q < seen + 4; q++)
         tx_slot(c, c->self, q, 1);
-    pair_polled(c);
+    pair_polled(c, now);
     confirm_doubt(c, now);
     confirm_build(c, now, ZJW_FLAG_POLL, choose_poll_target(c));
     c->count.tx_poll++;

@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-#define ZJ_API_VERSION 14u
+#define ZJ_API_VERSION 15u
 
 typedef struct zj_core zj_core;
 
@@ -417,8 +417,8 @@ uint32_t zj_payload_max(const zj_core *c);               /* bytes of the largest
 /* ---- a link of two stations (zj_config.pair; docs/multicast.md, rule L2) ---- */
 /* zj_rx of a frame that came to the group address (1) or to the own one (0). */
 int zj_pair_rx(zj_core *c, uint64_t now, const uint8_t *pdu, uint32_t size, const uint8_t *mac, uint32_t to_group);
-/* 1: frames go to the group address; 0: to the address from which the other station last sent. */
-int zj_pair_to_group(const zj_core *c);
+/* 1: a frame that zj_tx has given goes to the group address; 0: to the address from which the other station last sent. */
+int zj_pair_to_group(const zj_core *c, const uint8_t *pdu);
 /* Whether a PDU with flag PAIR is a whole one of this cluster, from another station to this core's: who has no link to it opens one.
  * c: the core of all stations. */
 int zj_pair_asks(const zj_core *c, const uint8_t *pdu, uint32_t size);
@@ -446,7 +446,7 @@ struct zj_api {
     uint32_t (*nak)(zj_core *, uint64_t);
     uint32_t (*poll)(zj_core *, uint64_t);
     int (*pair_rx)(zj_core *, uint64_t, const uint8_t *, uint32_t, const uint8_t *, uint32_t);
-    int (*pair_to_group)(const zj_core *);
+    int (*pair_to_group)(const zj_core *, const uint8_t *);
     int (*pair_asks)(const zj_core *, const uint8_t *, uint32_t);
     const uint8_t *(*address)(const zj_core *, const uint8_t *);
     void (*limit_size)(zj_core *, uint32_t, uint32_t);

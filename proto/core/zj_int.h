@@ -297,7 +297,8 @@ struct zj_core {
 
     struct {                  /* of a link (pair.c); all 0 when it opens */
         uint32_t polls;       /* in a row that nothing has answered */
-        uint8_t heard, falls_back, called; /* called: the other's last frame came to the group address */
+        uint64_t falls_back, called; /* until when frames go to the group address: nothing answers; the other end asks there; 0: no */
+        uint8_t heard;
     } pair;
 
     uint64_t rng;
@@ -426,8 +427,8 @@ static inline uint32_t confirm_waits_direct(const zj_core *c)
 }
 /* pair.c */
 void pair_open(zj_core *c);
-void pair_polled(zj_core *c);
-void pair_step(zj_core *c);   /* after the poll timer */
+void pair_polled(zj_core *c, uint64_t now);
+void pair_step(zj_core *c, uint64_t now); /* after the poll timer */
 /* poll.c */
 void poll_step(zj_core *c, uint64_t now);
 /* txq.c */

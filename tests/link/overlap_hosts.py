@@ -194,7 +194,7 @@ class Net:
             for other, pair in list(s.multicast.links.pairs.items()) if s.multicast.links is not None else []:
                 for pdu in pair.core.tx(now_ns()):
                     if other in self.all and self.random.random() >= self.loss:
-                        self._bring(self.all[other], s.station, pdu, pair.core.pair_to_group)
+                        self._bring(self.all[other], s.station, pdu, pair.core.pair_to_group(pdu))
 
     @staticmethod
     def _bring(target: Station, source: int, pdu: bytes, to_group: bool) -> None:

@@ -245,7 +245,7 @@ class Net:
                 for pdu in pair.core.tx(now_ns()):
                     if self.random.random() >= self.loss:
                         target = self.nodes[other].pairs[node.station].core
-                        target.pair_rx(now_ns(), pdu, bytes(6), pair.core.pair_to_group)
+                        target.pair_rx(now_ns(), pdu, bytes(6), pair.core.pair_to_group(pdu))
 
     def until(self, condition: Callable[[], object]) -> None:
         end = time.monotonic() + WAIT_S

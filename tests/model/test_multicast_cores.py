@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -30,9 +31,9 @@ from zenjun.proto.wire import HEADER, Kind
 from ..rules import rule
 from ..sim.history_asserts import assert_holds
 from ..virtual.engines import CONFIG
-from .multicast import cores
+from .multicast import broken, cores
 from .multicast.cores import CoreEnd, CoreWorld
-from .multicast.link import MS, LinkEnd, LinkId
+from .multicast.link import FALLBACK_NS, MS, Frame, LinkEnd, LinkId
 from .multicast.world import simulate
 from .test_multicast_links import three, unfinished
 
@@ -105,6 +106,104 @@ def test_who_have_met_at_the_group_address_leave_it(end: type[LinkEnd], lost: in
                         if lost < 0:
                             b.on_frame(now, frame)
             assert k < 1 or sent == before, f"round {k}, side {side}: frames at the group address"
+
+
+def talk(
+    end: type[LinkEnd], lost: Callable[[int, int, Frame], bool], rounds: int, delay: int, senders: tuple[int, ...] = (1, 2)
+) -> list[int]:
+    """Two ends send two records each in a round of 500 ms; a frame takes ``delay`` ns unless ``lost(round, source, frame)``;
+    how many went to the group address in each round."""
+    link = LinkId(1, (1, 1), (2, 1))
+    ends = {1: end(link, 1), 2: end(link, 2)}
+    counts, flying = [0] * rounds, list[tuple[int, int, Frame]]()
+    for now in range(0, rounds * 500 * MS, MS):
+        k = now // (500 * MS)
+        for me, it in ends.items():
+            if now % (500 * MS) == 0 and me in senders:
+                for number in (2 * k + 1, 2 * k + 2):
+                    it.send(now, [Report(ERA, "token", me, number, 1, 1)])
+            if it.deadline is not None and it.deadline <= now:
+                it.on_time(now)
+            assert k in range(FAULT.start, FAULT.stop + 1) or not it.is_stuck(now), "nothing is confirmed"
+        for frame in [f for at, _, f in flying if at <= now]:
+            ends[3 - frame.source].on_frame(now, frame)
+        flying = [f for f in flying if f[0] > now]
+        for me, it in ends.items():
+            counts[k] += sum(frame.to_group for frame in it.out)
+            flying += [(now + delay, me, frame) for frame in it.out if not lost(k, me, frame)]
+            it.out.clear()
+    return counts
+
+
+FAULT = range(5, 7)
+FALLBACK_ROUNDS = FALLBACK_NS // (500 * MS) + 2
+LOSSES: dict[str, Callable[[int, int, Frame], bool]] = {
+    "hole": lambda k, source, frame: k in FAULT and source == 1 and not frame.to_group,
+    "holes": lambda k, source, frame: k in FAULT and not frame.to_group,
+    "silence": lambda k, source, frame: k in FAULT and source == 2,
+}
+
+
+@rule("L2")
+@pytest.mark.parametrize("delay", [0, 5 * MS])
+@pytest.mark.parametrize("fault", LOSSES)
+@pytest.mark.parametrize("end", [LinkEnd, CoreEnd])
+def test_links_leave_the_group_address_when_a_fault_is_over(end: type[LinkEnd], fault: str, delay: int) -> None:
+    """Also where answers take longer than a POLL waits, so that there are POLLs all the time."""
+    counts = talk(end, LOSSES[fault], FAULT.stop + FALLBACK_ROUNDS + 6, delay)
+    assert not any(counts[1:5]) and any(counts[5:7])
+    assert not any(counts[FAULT.stop + FALLBACK_ROUNDS :]), counts
+
+
+@pytest.mark.parametrize(("defect", "delay"), [(broken.CalledForGood, 0), (broken.CallersCall, 5 * MS)])
+def test_ends_that_call_each_other_stay_at_the_group_address(defect: type[LinkEnd], delay: int) -> None:
+    counts = talk(defect, LOSSES["holes"], FAULT.stop + FALLBACK_ROUNDS + 6, delay)
+    assert all(counts[FAULT.stop + FALLBACK_ROUNDS :]), "all other stations hear them, for ever"
+
+
+@rule("L2")
+def test_who_is_called_at_the_group_address_answers_there() -> None:
+    """As designed the answers fall into the hole, as nothing of that station's own is pending, and it is removed."""
+
+    def lost(k: int, source: int, frame: Frame) -> bool:
+        return k > 0 and source == 2 and not frame.to_group
+
+    for end in (LinkEnd, CoreEnd):
+        talk(end, lost, 12, 0, (1,))
+    with pytest.raises(AssertionError, match="nothing is confirmed"):
+        talk(broken.AnswerByAddress, lost, 12, 0, (1,))
+
+
+class Gap:
+    """A hole from 1 to 2 that begins right behind a gap: of the third round's frames the first is lost, the second comes."""
+
+    def __init__(self) -> None:
+        self.passed = 0
+
+    def __call__(self, k: int, source: int, frame: Frame) -> bool:
+        if k < 2 or source == 2:
+            return False
+        self.passed += 1
+        return self.passed != 2 and not frame.to_group
+
+
+@rule("L2")
+def test_who_lacks_a_pdu_gets_it_at_the_group_address() -> None:
+    """If its NAKs counted as answers to POLLs, what it lacks would go to the address, and into the hole, until it is removed."""
+    for end in (LinkEnd, CoreEnd):
+        talk(end, Gap(), 12, 0, (1,))
+    with pytest.raises(AssertionError, match="nothing is confirmed"):
+        talk(broken.NakAnswers, Gap(), 12, 0, (1,))
+
+
+@rule("L2")
+@pytest.mark.parametrize("end", [LinkEnd, CoreEnd])
+def test_a_hole_that_stays_costs_two_polls_now_and_then(end: type[LinkEnd]) -> None:
+    """The address is tried again, and nothing is lost."""
+    counts = talk(end, lambda k, source, frame: source == 1 and not frame.to_group and k > 0, 60, 0)
+    assert any(counts[50:])
+    run = three(end, set(), {(1, 2)})
+    assert run.stuck == 0 and not unfinished(run)
 
 
 @rule("L1")

@@ -8,7 +8,6 @@ from zenjun.proto.multicast.tables import Program
 
 from ..rules import rule
 from ..sim.history_asserts import assert_holds
-from ..sim.violation import Violation
 from .multicast import broken
 from .multicast.counts import SIZES, Count, count, printed, table
 from .multicast.link import LinkEnd
@@ -38,7 +37,6 @@ CAUGHT: dict[type[LinkEnd], tuple[str, int]] = {
     broken.NoFallback: ("link", 0),
     broken.AnswerByAddress: ("link", 0),
     broken.AnyLink: ("link", 0),
-    broken.NakAnswers: ("link", 1803710641),
 }
 """Each broken rule with the checker that catches it, and the first seed."""
 
@@ -82,12 +80,6 @@ def test_a_link_that_stands_still_has_the_other_end_removed() -> None:
 def test_frames_go_to_the_group_address_where_a_hole_swallows_others(hole: tuple[int, int]) -> None:
     run = three(LinkEnd, set(), {hole})
     assert run.stuck == 0 and not unfinished(run)
-
-
-def test_who_is_called_at_the_group_address_answers_there() -> None:
-    """As designed the answers fall into the hole, as nothing of that station's own is pending, and it is removed."""
-    with pytest.raises(Violation, match="nothing is cut"):
-        three(broken.AnswerByAddress, set(), {(2, 1)})
 
 
 # ---- the paper's table

@@ -415,15 +415,37 @@ class NoPoll(LinkEnd):
 class NoFallback(LinkEnd):
     """L2: frames go to the other one's address whatever happens."""
 
-    def _to_group(self) -> bool:
+    def _to_group(self, kind: str) -> bool:
         return not self.is_heard
 
 
 class AnswerByAddress(LinkEnd):
     """L2, as designed: a station that receives a frame at the group address answers to the sender's address."""
 
-    def _to_group(self) -> bool:
-        return not self.is_heard or self.falls_back
+    def _to_group(self, kind: str) -> bool:
+        return not self.is_heard or self.now < self.falls_back
+
+
+class CalledForGood(LinkEnd):
+    """L2, first form: who has been asked at the group address stays as long as the other one's frames come there."""
+
+    is_called = False
+
+    def on_frame(self, now: int, frame: Frame) -> list[tuple[Record, ...]]:
+        calls = self.is_called or now < self.falls_back or (frame.kind == "POLL" and self.is_heard)
+        if self._is_mine(frame):
+            self.is_called = frame.to_group and calls
+        return super().on_frame(now, frame)
+
+    def _to_group(self, kind: str) -> bool:
+        return not self.is_heard or self.now < self.falls_back or self.is_called
+
+
+class CallersCall(LinkEnd):
+    """L2: an end that is only called sends its POLLs to the group address, too."""
+
+    def _to_group(self, kind: str) -> bool:
+        return super()._to_group("CONFIRM")
 
 
 class NakAnswers(LinkEnd):

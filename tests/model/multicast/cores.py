@@ -83,8 +83,8 @@ class CoreEnd(LinkEnd):
             core.poll(now)
         self._turn(now)
 
-    def to_group(self) -> bool:
-        return self.pair.core.pair_to_group
+    def to_group(self, pdu: bytes) -> bool:
+        return self.pair.core.pair_to_group(pdu)
 
     def _turn(self, now: int) -> None:
         """What the data path does in a turn."""
@@ -95,7 +95,7 @@ class CoreEnd(LinkEnd):
             if not self._step(now) & Status.ROOM:
                 break
         for pdu in core.tx(now):
-            self.out.append(CoreFrame(self.link, self.me, "", 0, 0, (), self.to_group(), pdu))
+            self.out.append(CoreFrame(self.link, self.me, "", 0, 0, (), self.to_group(pdu), pdu))
         self._step(now)
 
     def _step(self, now: int) -> int:
@@ -139,7 +139,7 @@ class CoreNoFallback(CoreEnd):
         super().receive(now, frame)
         self.is_known = True
 
-    def to_group(self) -> bool:
+    def to_group(self, pdu: bytes) -> bool:
         return not self.is_known
 
 

@@ -22,6 +22,7 @@ POLL_NS_MAX: Final = 32 * MS
 STUCK_NS: Final = 150 * MS
 """progress_timeout: no record was confirmed for this time, although some are pending."""
 FALLBACK_POLLS: Final = 2
+FALLBACK_NS: Final = 32 * POLL_NS_MAX
 
 
 class LinkId(NamedTuple):
@@ -65,9 +66,11 @@ class LinkEnd:
     """An address of the other one is known."""
     polls: int = 0
     """POLLs in a row that nothing has answered."""
-    falls_back: bool = False
-    called_at_group: bool = False
-    """The other one's frames come at the group address since a POLL of it, or while this one's did not reach it otherwise."""
+    falls_back: int = 0
+    """Until when frames go to the group address, since POLLs went unanswered."""
+    called: int = 0
+    """Until when answers go to the group address, since the other one asked there."""
+    now: int = 0
     progress: int = 0
     confirm_at: int | None = None
     nak_at: int | None = None
@@ -84,6 +87,7 @@ class LinkEnd:
 
     def send(self, now: int, records: Iterable[Record]) -> None:
         """Give the link records, in order."""
+        self.now = now
         self.waiting.extend(records)
         self._fill(now)
 
@@ -91,8 +95,11 @@ class LinkEnd:
         """A frame has come. Returns the PDUs that are accepted now. One of another link is dropped (rule L3)."""
         if not self._is_mine(frame):
             return []
-        calls = self.called_at_group or self.falls_back or (frame.kind == "POLL" and self.is_heard)
-        self.called_at_group = frame.to_group and calls
+        self.now = now
+        if not frame.to_group:
+            self.called = 0
+        elif frame.kind == "POLL" and self.is_heard:
+            self.called = now + FALLBACK_NS
         self.is_heard = True
         if self._answers(frame):
             self.polls = 0
@@ -112,6 +119,7 @@ class LinkEnd:
 
     def on_time(self, now: int) -> None:
         """The deadline has come. Harmless if it has not."""
+        self.now = now
         if self.confirm_at is not None and now >= self.confirm_at:
             self._put("CONFIRM")
         if self.nak_at is not None and now >= self.nak_at:
@@ -149,7 +157,7 @@ class LinkEnd:
         if confirmed:
             self.progress = now
         if not self.pending:
-            self.falls_back, self.poll_at = False, None
+            self.poll_at = None
         elif confirmed:
             self.poll_at = now + POLL_NS
         self._fill(now)
@@ -176,15 +184,15 @@ class LinkEnd:
     def _poll(self, now: int) -> None:
         self._put("POLL")
         self.polls += 1
-        if self.polls >= FALLBACK_POLLS:
-            self.falls_back = True
+        if self.is_heard and self.polls >= FALLBACK_POLLS:
+            self.falls_back = now + FALLBACK_NS
         self.poll_at = now + min(POLL_NS << self.polls, POLL_NS_MAX)
 
-    def _to_group(self) -> bool:
-        """Rule L2."""
-        return not self.is_heard or self.falls_back or self.called_at_group
+    def _to_group(self, kind: str) -> bool:
+        """Rule L2. A POLL of an end that is only called goes to the address: else each would call the other, for ever."""
+        return not self.is_heard or self.now < self.falls_back or (self.now < self.called and kind != "POLL")
 
     def _put(self, kind: str, number: int | None = None, records: tuple[Record, ...] = ()) -> None:
         self.confirm_at = None
         number = self.number if number is None else number
-        self.out.append(Frame(self.link, self.me, kind, number, self.expected, records, self._to_group()))
+        self.out.append(Frame(self.link, self.me, kind, number, self.expected, records, self._to_group(kind)))
