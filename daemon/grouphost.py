@@ -93,9 +93,12 @@ class GroupHost(ServiceHost):
         self.multicast.unbind = self._unbind_now
         self.multicast.judge = self._judge
         self.multicast.on_ready = self.begin
+        self.multicast.on_open = self._ask_next
         self._by_group: dict[str, dict[tuple[int, int], tuple[Connection, Handle]]] = {}
         """Handles of each group by (client, handle): what a view costs must not grow with the other groups."""
         self._names: dict[int, str] = {}
+        self._joining: Handle | None = None
+        """Its join to a group of order abcast or token has no place yet."""
         self._outbox: deque[tuple[int, int, bytes]] = deque()
         """(client, group, message) to be sent, for which the data path had no room yet."""
         services.register(self)
@@ -116,6 +119,7 @@ class GroupHost(ServiceHost):
         self._groups.suspend()
         self.multicast.suspend()
         self._outbox.clear()
+        self._joining = None
 
     def end(self) -> None:
         """No client is in any group any more. What was on its way there has gone with the instance (``DataPath.reset``)."""
@@ -221,6 +225,8 @@ class GroupHost(ServiceHost):
         """Carry a change of one of our own clients into the data path."""
         connection = self._connections.by_number.get(client)
         handle = connection.joined.get(change.group) if connection is not None else None
+        if handle is not None and handle is self._joining:
+            self._joining = None
         if connection is None and (change.refused or change.reason == "join"):
             self.multicast.on_joined(client, change.group, refused=bool(change.refused))
         if connection is None or handle is None:
@@ -231,6 +237,7 @@ class GroupHost(ServiceHost):
                 self._dp.handle_drop(connection.slot, handle.number)
             self._unbind(connection, handle)
             self.multicast.send_waiting()
+            self._ask_next()
         elif change.reason == "join":
             handle.member = True
             if handle.ordering not in MULTICAST:
@@ -516,6 +523,8 @@ class GroupHost(ServiceHost):
 
     def _unbind(self, connection: Connection, handle: Handle) -> None:
         del connection.handles[handle.number]
+        if handle is self._joining:
+            self._joining = None
         handles_of = self._connections.handles_of
         handles_of[connection.uid] -= 1
         if not handles_of[connection.uid]:
@@ -542,13 +551,30 @@ class GroupHost(ServiceHost):
         """Send the join of a handle in the present instance, if it can be sent yet."""
         if handle.send_only or handle.asked or connection.bye or not self._standing.open or not self._groups.known:
             return
-        if handle.ordering in MULTICAST and not self.multicast.is_ready:
-            return
+        if handle.ordering in MULTICAST:
+            # Each join is a change, to which all stations say what they have not finished: if all came at once, each would be
+            # overtaken by the next, all of them would be kept, and a station would be busy with them until it was taken for dead.
+            if not self.multicast.is_ready or not self.multicast.may_change or self._joining is not None:
+                return
+            self._joining = handle
         handle.asked = True
         data = self._groups.encode_join(
             handle.group, connection.name, level=handle.level, open=handle.open, ordering=handle.ordering
         )
         self._queue(connection.client, handle, data)
+
+    def _ask_next(self) -> None:
+        """The change before is over: the next join to a group of order abcast or token, if one waits."""
+        if self._joining is not None:
+            return
+        for connection in self._connections.in_order():
+            for handle in list(connection.handles.values()):
+                if handle.ordering in MULTICAST and not handle.asked:
+                    self._ask(connection, handle)
+                    if self._joining is not None:
+                        self._allow(connection, handle)
+                        self.flush()
+                        return
 
     def _allow(self, connection: Connection, handle: Handle) -> None:
         """Say what becomes of SENDs on a handle now. They wait for the join: until it is ahead of them in the queue, or, where

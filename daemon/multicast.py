@@ -45,6 +45,8 @@ PREACK: Final = 1
 PATIENCE: Final = 8
 """Times ``poll_delay`` after which a link polls, and ``confirm_delay`` for which a confirmation waits for an answer."""
 MORE: Final = 4
+KEPT_ERAS: Final = 2
+"""Eras kept, the open one among them, with which a join is sent that begins another."""
 AT_ONCE: Final = 512
 """PDUs under way on a link: so many times ``window_frames``, and so many on all links of one station together."""
 
@@ -102,6 +104,8 @@ class MulticastHost:
         """A program has left a group, and has got its last view."""
         self.judge: Callable[[Outgoing], Verdict] = _nothing
         """Whether a message of a program that is still there can be sent now, to the groups of its handles as they are now."""
+        self.on_open: Callable[[], None] = _nothing
+        """What begins the next era can be sent."""
         self.on_ready: Callable[[], None] = _nothing
         """From now on this station takes part."""
         self._receivers: defaultdict[int, dict[tuple[int, int], tuple[Connection, Handle]]] = defaultdict(dict)
@@ -132,9 +136,20 @@ class MulticastHost:
     # ---- instances
 
     @property
+    def has_links(self) -> bool:
+        """There are links, which ``tick`` looks at."""
+        return self.links is not None and bool(self.links.pairs)
+
+    @property
     def is_ready(self) -> bool:
         """Programs here may join groups of these orders, and send to them."""
         return self._standing.open and self.member.machine is not None
+
+    @property
+    def may_change(self) -> bool:
+        """An era is open, and no more than one before it is still kept."""
+        machine = self.member.machine
+        return machine is not None and machine.is_open and len(machine.main.eras) <= KEPT_ERAS
 
     def open(self, instance: int, *, joined: bool) -> None:
         """An instance has started."""
@@ -248,6 +263,8 @@ class MulticastHost:
         if self.is_ready and not self._was_ready:
             self._was_ready = True
             self.on_ready()
+        if self.may_change:
+            self.on_open()
         self.send_waiting()
 
     # ---- links
@@ -267,6 +284,8 @@ class MulticastHost:
             self._take()
             self._touched.update(z for z in _numbers(news) if z in self.links.pairs)
         self._pump()
+        if self.may_change:
+            self.on_open()
         self.send_waiting()
 
     def _pair(self, station: int) -> Pair:

@@ -481,7 +481,7 @@ class Runtime:
         return (
             self._trusting is not None
             or self._judging is not None
-            or clients.multicast.links is not None
+            or clients.multicast.has_links
             or clients.awaits_hello
             or self._journal.holds_back
             or not self._links.are_open

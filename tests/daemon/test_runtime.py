@@ -142,7 +142,7 @@ def resting(looks_ns: int, active_ns: int = 0, *, restless: bool = False) -> tup
         "_dp": SimpleNamespace(active_ns=active_ns),
         "_trusting": None,
         "_judging": None,
-        "_clients": SimpleNamespace(multicast=SimpleNamespace(links=None), awaits_hello=restless),
+        "_clients": SimpleNamespace(multicast=SimpleNamespace(has_links=False), awaits_hello=restless),
         "_journal": SimpleNamespace(holds_back=False),
         "_links": SimpleNamespace(are_open=True),
         "_announcer": SimpleNamespace(instance=1),

@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from .overlap_hosts import simulate
+from ..rules import rule
+from .overlap_hosts import ORDERED, Net, simulate
+from .rig import WAIT_S
 
 
 @pytest.mark.parametrize("seed", [1, 3])
 def test_changes_with_messages_under_way(seed: int) -> None:
     simulate(seed)
+
+
+@rule("E1")
+def test_joins_that_come_all_at_once_begin_one_era_behind_the_other() -> None:
+    """Else each era is overtaken by the next, all of them are kept until the last is closed, every
+    station says for each what it has not finished, and with some hundred groups stations are too busy to be heard: they are removed, come back, and join again."""
+    net = Net(3, 1)
+    groups, eras = 40, 0
+    try:
+        program = net.all[1].connect()
+        for k in range(groups):
+            program.join(f"g{k}", ORDERED)
+        end = time.monotonic() + WAIT_S
+        while any(len(s.host._groups.names()) < groups or not s.multicast.may_change for s in net.all.values()):
+            assert time.monotonic() < end, f"not within {WAIT_S} s"
+            net.turn()
+            eras = max(eras, *(s.multicast.status()["eras"] for s in net.all.values()))
+        assert eras <= 4
+    finally:
+        net.close()
