@@ -18,8 +18,8 @@ def test_changes_with_messages_under_way(seed: int) -> None:
 
 @rule("E1")
 def test_joins_that_come_all_at_once_begin_one_era_behind_the_other() -> None:
-    """Else each era is overtaken by the next, all of them are kept until the last is closed, every
-    station says for each what it has not finished, and with some hundred groups stations are too busy to be heard: they are removed, come back, and join again."""
+    """Else each era is overtaken by the next and kept until the last is closed, and every station says for each what it has not
+    finished: with some hundred groups stations are too busy to be heard, are removed, come back, and join again."""
     net = Net(3, 1)
     groups, eras = 40, 0
     try:
