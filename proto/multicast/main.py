@@ -187,32 +187,31 @@ class MainOrder:
             for listed in flush.listed:
                 if listed.id.era not in eras:
                     continue
-                left = self.remaining(listed.destinations, eras[listed.id.era])
-                known = found.get(listed.id, listed)
-                time = known.time if known.time is not None else listed.time
-                found[listed.id] = replace(known, destinations=left, time=time)
+                known = found.get(listed.id)
+                if known is None:
+                    left = self.remaining(listed.destinations, eras[listed.id.era])
+                    found[listed.id] = replace(listed, destinations=left)
+                elif known.time is None and listed.time is not None:
+                    found[listed.id] = replace(known, time=listed.time)
                 if listed.held:
                     holders.setdefault(listed.id, set()).add(flush.station)
         left_over = {i: m for i, m in found.items() if holders.get(i) and m.destinations}
         return left_over, {i: frozenset(holders[i]) for i in left_over}
 
     def _decide_era(self, messages: list[Listed], clock: int) -> dict[Id, Listed]:
-        """A time for each message of an era, from the highest number down."""
+        """A time for each message of an era, from the highest number down.
+
+        Where no FLUSH has one: below that of later messages of the same program to a common destination; without these, above
+        all others. All this is one turn of the daemon, with up to a window of messages of every station.
+        """
         decided: dict[Id, Listed] = {}
+        least: dict[tuple[Program, str, int], int] = {}  # of a program's later messages of this order to this station
         for m in sorted(messages, key=lambda m: m.id.number, reverse=True):
-            time = m.time if m.time is not None else self._time_for(m, list(decided.values()), clock)
+            ways = [(m.program, m.order, z) for z in m.destinations]
+            time = m.time if m.time is not None else self._time_for([least[way] for way in ways if way in least], clock)
             decided[m.id] = replace(m, time=time)
+            least.update((way, min(time, least.get(way, time))) for way in ways)
         return decided
 
-    def _time_for(self, m: Listed, later: list[Listed], clock: int) -> int:
-        """A time below that of later messages of the same program to a common destination; without these, above all others."""
-        times = [
-            other.time
-            for other in later
-            if other.time is not None
-            and other.program == m.program
-            and other.order == m.order
-            and other.id.number > m.id.number
-            and other.destinations & m.destinations
-        ]
-        return min([*times, clock + 1])
+    def _time_for(self, later: list[int], clock: int) -> int:
+        return min([*later, clock + 1])

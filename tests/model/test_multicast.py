@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from zenjun.proto.multicast.tables import TokenTable
+from zenjun.proto.multicast.main import MainOrder
+from zenjun.proto.multicast.records import Id, Listed
+from zenjun.proto.multicast.tables import Program, TokenTable
 
 from ..rules import rule
 from ..sim.history_asserts import assert_holds, block
@@ -161,3 +163,31 @@ def test_tokens_by_the_table_are_right() -> None:
         table = TokenTable(tokens.groups)
         supers = {g: table.super_host(g) for g in table.groups}
         assert token_problem(table.groups, table.hosts, supers) is None
+
+
+# ---- the times that a change gives
+
+
+@rule("E4")
+def test_times_of_a_change_are_those_of_the_rule_for_a_window_of_every_station() -> None:
+    """Below the least that a later message of the same program with a common destination has, else above all: with eight windows
+    of messages, each compared with all others took half a second of the daemon."""
+    r = random.Random(4)
+    main = MainOrder.begin(1, {z: 1 for z in range(1, 9)})
+    era = main.era.number
+    listed = [
+        Listed(Id(era, z, k), Program(z, 1, k % 3), r.choice(("token", "abcast")), (1,),
+               frozenset(r.sample(range(1, 9), 3)), True, r.choice((None, None, 1000 + r.randrange(300))))
+        for z in range(1, 9) for k in range(1, 41)
+    ]  # fmt: skip
+    r.shuffle(listed)
+    decided: dict[Id, int] = {}
+    for m in sorted(listed, key=lambda m: m.id.number, reverse=True):
+        later = [
+            decided[o.id] for o in listed
+            if o.id in decided and (o.program, o.order) == (m.program, m.order) and o.id.number > m.id.number
+            and o.destinations & m.destinations
+        ]  # fmt: skip
+        decided[m.id] = m.time if m.time is not None else min([*later, 2001])
+    assert {i: m.time for i, m in main._decide_era(listed, 2000).items()} == decided
+    assert len(set(decided.values())) > 50

@@ -272,7 +272,7 @@ class FlushWithoutTimes(Station):
 class NoNext(MainOrder):
     """E4: an undecided message comes after all others, also after later ones of its program."""
 
-    def _time_for(self, m: Listed, later: list[Listed], clock: int) -> int:
+    def _time_for(self, later: list[int], clock: int) -> int:
         return clock + 1
 
 
