@@ -146,6 +146,8 @@ void hearing_copy(struct dp_hearing *h, uint32_t link, const struct zj_frame *fr
     count(h, link, place(h, identity(frame)), 0, now);
 }
 
+uint32_t hearing_source(struct dp_hearing *h, const struct zj_frame *frame) { return place(h, identity(frame))->src; }
+
 /* A frame that has come from a station: its copies on other links are known by it. pdu: NULL: it is none that was accepted. */
 static void remember(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, uint8_t station, const struct zj_frame *pdu,
                      uint64_t now)

@@ -514,6 +514,7 @@ static inline int is_pair(const struct zj_frame *pdu)
     return pdu->size >= ZJW_SIZEOF_HEADER && pdu->data[ZJW_HEADER_FLAGS] & ZJW_FLAG_PAIR;
 }
 /* A frame that came on a link (index), with its Ethernet header. */
+void pairs_learn(const struct dp_above *above, uint32_t link, uint32_t other, const uint8_t *mac);
 void pairs_receive(const struct dp_above *above, uint32_t link, uint64_t now, const struct zj_frame *pdu, const uint8_t *frame);
 void pairs_forget_asked(struct dp_pairs *ps);
 void pairs_step(const struct dp_above *above, uint64_t now, uint32_t drained);

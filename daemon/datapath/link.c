@@ -298,6 +298,8 @@ static void receive_frame(struct dp_link *l, const struct dp_above *above, uint6
     if (several && hearing_is_double(above->hearing, link, &whole, now)) {
         l->counters.rx_double++;
         hearing_copy(above->hearing, link, &whole, now);
+        if (above->pairs->open)
+            pairs_learn(above, link, hearing_source(above->hearing, &whole), frame + ETH_ALEN);
         return;
     }
     const int refusal = guard_is_plain(above->guard, &pdu) ? guard_open_plain(above->guard, &pdu) : guard_open(above->guard, &pdu, now);

@@ -34,6 +34,16 @@ void pairs_forget_asked(struct dp_pairs *ps)
         free(ps->kept[--ps->kept_count].data);
 }
 
+/* A station's address on a link, by a copy of a frame whose first copy came on another link. */
+void pairs_learn(const struct dp_above *above, uint32_t link, uint32_t other, const uint8_t *mac)
+{
+    struct dp_pairs *ps = above->pairs;
+    if (other >= ZJW_STATIONS_MAX || !(ps->open >> other & 1) || ps->at[other].known >> link & 1)
+        return;
+    memcpy(ps->at[other].mac[link], mac, ETH_ALEN);
+    ps->at[other].known |= (uint8_t)(1u << link);
+}
+
 void pairs_receive(const struct dp_above *above, uint32_t link, uint64_t now, const struct zj_frame *pdu, const uint8_t *frame)
 {
     struct dp_pairs *ps = above->pairs;

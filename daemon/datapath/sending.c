@@ -180,7 +180,10 @@ int multi_send(struct dp *d, struct dp_client *c)
     struct dp_addressed members = {0};
     if (!multi_sends(d) || !is_plain(d, c, &m))
         return -1;
-    uint32_t safe = level >= ZJ_PREACK;
+    uint32_t unfinished = 0;
+    uint64_t bytes = 0;
+    dp_multi_unfinished(d, &unfinished, &bytes);
+    uint32_t safe = level >= ZJ_PREACK || bytes > x->bytes_max / 2;
     for (uint32_t k = 0; k < m.to.count; k++) {
         const struct dp_route *r = route_find(d, m.to.groups[k]);
         if (!x->api->members(x->machine, m.order, m.to.groups[k]))

@@ -52,6 +52,7 @@ uint32_t hearing_passed(const struct dp_hearing *h, uint32_t src, uint64_t now, 
 int hearing_is_double(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, uint64_t now);
 /* frame: as it came; pdu: what the core has taken of it. */
 void hearing_accepted(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, const struct zj_frame *pdu, uint64_t now);
+uint32_t hearing_source(struct dp_hearing *h, const struct zj_frame *frame); /* index of the station that a double is of */
 void hearing_copy(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, uint64_t now); /* of a double */
 /* What is to be believed: as it came, and its body. */
 void hearing_links(struct dp_hearing *h, uint32_t link, const struct zj_frame *frame, const struct zj_frame *body, uint64_t now);

@@ -103,12 +103,17 @@ class Ordering:
         if self.number - finished >= self.window or not destinations or not self._may_use(self.number + 1):
             return None
         self.number += 1
+        safe = safe or self._presses(self.number - finished)
         name = Id(self.era.number, self.me, self.number)
         data = Data(name, program, order, groups, self.clock, content, safe, finished)
         self._add(Message(name, program, order, groups, destinations, data, safe, self._inputs))
         for station in sorted(self._receivers(destinations) - {self.me}):
             self._send(station, data)
         return name
+
+    def _presses(self, unfinished: int) -> bool:
+        """Rule S3: more than half of the window is unfinished, over all links, each of which may owe little."""
+        return unfinished > self.window // 2
 
     def _may_use(self, number: int) -> bool:
         """A number whose low bits begin anew waits until all before are finished, so that messages which share a time have places
@@ -448,7 +453,7 @@ class Ordering:
     # ---- HELD and STABLE
 
     def _settle(self, now: int) -> None:
-        """Rule S3: with the next record, at once for who waits, after ``settle``, or at half a window."""
+        """Rule S3: with the next record, at once for who waits or whose window presses, after ``settle``, or at half a window."""
         if not self.is_open:
             self.due.clear()
             return
