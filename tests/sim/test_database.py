@@ -106,7 +106,7 @@ CAUGHT_AT: dict[str, int] = {
 CAUGHT_BY: dict[str, set[str]] = {
     "NoConflicts": {"verdict", "serial"},
     "SeesEqual": {"verdict"},
-    "ReadsIgnored": {"serial"},
+    "ReadsIgnored": {"serial", "rows"},
     "EmptyWindow": {"shared"},
     "NoHorizon": {"verdict", "serial"},
     "Twice": {"told", "once"},
