@@ -350,7 +350,7 @@ class StationOptions:
     )  # fmt: skip
     key_file: str = option(
         "", low=0, high=4096, check=lambda value: check_path(value) if value else "", note="empty or an absolute path",
-        help="file with the cluster's key (zenjun config key makes one): every frame carries a seal, others are dropped; empty: "
+        help="file with the cluster's key (zenjun key new makes one): every frame carries a seal, others are dropped; empty: "
         "the credential zenjun.key of the service manager if there is one, else no key",
         reason="other hosts on the segment must not be able to send frames as a station",
     )  # fmt: skip

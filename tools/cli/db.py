@@ -122,7 +122,7 @@ def drop(name: str, yes: bool, timeout: float, path: str | None) -> None:
     Example:
       zenjun db drop shop --yes
     """
-    if not yes:
+    if not yes and name in {d["name"] for d in ask(path, "list", timeout)["databases"]}:
         click.confirm(f"remove {name} with all its rows at all stations?", abort=True)
     ask(path, "drop", timeout, db=name)
     click.echo(f"{name} is dropped")

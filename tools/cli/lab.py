@@ -88,6 +88,13 @@ def lab() -> None:
 @click.option("--db", "database", is_flag=True, help="Start zenjun-db in every station, too (docs/database.md).")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Return when the cluster is open.")
 @click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(1, 3600),
+    metavar="SECONDS",
+    help="How long to wait for that.  [default: 30, more with more than 16 stations]",
+)
+@click.option(
     "-o", "--option", "options", multiple=True, metavar="TABLE.NAME=VALUE", help="For zenjund's configuration; repeatable."
 )
 def up(
@@ -103,6 +110,7 @@ def up(
     directory: bool,
     database: bool,
     wait: bool,
+    timeout_s: float | None,
     options: tuple[str, ...],
     **impairments: Any,
 ) -> None:
@@ -142,14 +150,17 @@ def up(
                     if database:
                         station.start_database()
                 if wait:
-                    instance = made.wait_open(left_s(count, started))
+                    instance = made.wait_open(timeout_s or left_s(count, started))
+        elif not docker:
+            for station in made.stations.values():
+                station.write_config()  # who starts daemons later does not know --option
         made.detach()
     except BaseException as error:
         if isinstance(error, LabTimeout):  # at once: to take down 64 stations of a busy machine takes a while
             click.echo(f"zenjun lab: {error}", err=True)
         made.down(grace_s=0.0)
         if isinstance(error, LabTimeout):
-            raise LabTimeout(f"lab {name} has been taken down again") from error
+            raise LabTimeout(f"lab {name} has been taken down again; on a busy machine, give it more --timeout") from error
         raise
     _report_up(made, time.monotonic() - started, daemons, instance)
 

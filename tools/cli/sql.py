@@ -73,15 +73,37 @@ def sql(
             given = [*statements, *commands]
             if given or script is not None:
                 for text in given:
-                    shell.run(text)
+                    shell.run(_checked(text, "the statement"))
                 if script is not None:
-                    shell.run(script.read())
+                    shell.run(_read(script))
             elif sys.stdin.isatty():
                 shell.interact(name)
             else:
-                shell.run(sys.stdin.read())
+                shell.run(_read(sys.stdin))
         finally:
             connection.close()
+
+
+def _read(stream: TextIO) -> str:
+    """All of a file or of standard input. Raises UsageError if it is not UTF-8."""
+    what = "standard input" if stream is sys.stdin else stream.name
+    try:
+        return _checked(stream.read(), what)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(what, error.object[: error.start].count(b"\n")) from None
+
+
+def _checked(text: str, what: str) -> str:
+    """The text, if it has no bytes that were no UTF-8, which Python hands on as surrogates. Raises UsageError."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise _not_utf8(what, text[: error.start].count("\n")) from None
+    return text
+
+
+def _not_utf8(what: str, lines_before: int) -> click.UsageError:
+    return click.UsageError(f"line {lines_before + 1} of {what} is not UTF-8 (iconv converts files)")
 
 
 class Shell:

@@ -107,8 +107,12 @@ def _heading(s: Mapping[str, Any], width: int) -> Iterable[str]:
         f"[bold]{_text(s.get('cluster'))}[/bold]  station {_text(s.get('station'))} of {_text(s.get('stations'))}"
         f"  {_state(str(s.get('state', '-')))}  instance {_text(s.get('instance'))}"
     )
-    for parts in _waits(s):
-        yield from _folded("", parts, width, "  ", "yellow")
+    if _object(s, "configuration").get("in_roster", True):
+        for parts in _waits(s):
+            yield from _folded("", parts, width, "  ", "yellow")
+    else:
+        away = f"is not in the roster: zenjun cluster add {_text(s.get('station'))} at a member takes it in"
+        yield from _folded("", [f"this station {away}; else its daemon can be stopped"], width, "  ", "yellow")
     if fence := s.get("fence"):
         where = f"station {_text(fence.get('station'))}'s at position {_text(fence.get('position'))}"
         yield f"  [red]order differs from {where}[/red]"
@@ -344,9 +348,9 @@ def _table(title: str, columns: Iterable[str], left: Iterable[str] = (), header:
         collapse_padding=True,
     )  # fmt: skip
     for column in columns:
-        # Where it gets narrow, names are folded; numbers only when that is not enough.
+        # Where it gets narrow, names are folded; numbers are cut only when that is not enough, and it is seen.
         text = column in left
-        table.add_column(column, justify="left" if text else "right", overflow="fold", no_wrap=not text)
+        table.add_column(column, justify="left" if text else "right", overflow="fold" if text else "ellipsis", no_wrap=not text)
     return table
 
 
