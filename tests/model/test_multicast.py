@@ -173,7 +173,7 @@ def test_times_of_a_change_are_those_of_the_rule_for_a_window_of_every_station()
     """Below the least that a later message of the same program with a common destination has, else above all: with eight windows
     of messages, each compared with all others took half a second of the daemon."""
     r = random.Random(4)
-    main = MainOrder.begin(1, {z: 1 for z in range(1, 9)})
+    main = MainOrder.begin(1, dict.fromkeys(range(1, 9), 1))
     era = main.era.number
     listed = [
         Listed(Id(era, z, k), Program(z, 1, k % 3), r.choice(("token", "abcast")), (1,),
