@@ -144,7 +144,7 @@ class ConfigHost(ServiceHost):
         self._owes_ready = False
         """This station has not said READY in this instance, and is waited for."""
         self.joins_wait: Callable[[], bool] = lambda: False
-        """Whether programs' joins wait for room in the data path: there are too many to go at once."""
+        """Whether programs' joins have not gone yet: there are too many to go at once."""
         self._instead: Tell | None = None
         """What is told in place of the next: a mark could not be written."""
         self._gathering = Gathering()

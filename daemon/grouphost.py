@@ -99,6 +99,8 @@ class GroupHost(ServiceHost):
         self._names: dict[int, str] = {}
         self._joining: Handle | None = None
         """Its join to a group of order abcast or token has no place yet."""
+        self._more_wait = False
+        """Perhaps further joins to such groups wait."""
         self._outbox: deque[tuple[int, int, bytes]] = deque()
         """(client, group, message) to be sent, for which the data path had no room yet."""
         services.register(self)
@@ -119,10 +121,10 @@ class GroupHost(ServiceHost):
         self._groups.suspend()
         self.multicast.suspend()
         self._outbox.clear()
-        self._joining = None
 
     def end(self) -> None:
         """No client is in any group any more. What was on its way there has gone with the instance (``DataPath.reset``)."""
+        self._joining, self._more_wait = None, False
         for name in self._groups.names():
             self._dp.need_ack(group_id(name), False)
         self._groups.close()
@@ -554,7 +556,10 @@ class GroupHost(ServiceHost):
         if handle.ordering in MULTICAST:
             # Each join is a change, to which all stations say what they have not finished: if all came at once, each would be
             # overtaken by the next, all of them would be kept, and a station would be busy with them until it was taken for dead.
-            if not self.multicast.is_ready or not self.multicast.may_change or self._joining is not None:
+            if not self.multicast.is_ready:
+                return
+            if self._joining is not None or not self.multicast.may_change:
+                self._more_wait = True
                 return
             self._joining = handle
         handle.asked = True
@@ -565,16 +570,17 @@ class GroupHost(ServiceHost):
 
     def _ask_next(self) -> None:
         """The change before is over: the next join to a group of order abcast or token, if one waits."""
-        if self._joining is not None:
+        if self._joining is not None or not self._more_wait:
             return
         for connection in self._connections.in_order():
             for handle in list(connection.handles.values()):
                 if handle.ordering in MULTICAST and not handle.asked:
                     self._ask(connection, handle)
-                    if self._joining is not None:
+                    if self._joining is handle:
                         self._allow(connection, handle)
                         self.flush()
                         return
+        self._more_wait = False
 
     def _allow(self, connection: Connection, handle: Handle) -> None:
         """Say what becomes of SENDs on a handle now. They wait for the join: until it is ahead of them in the queue, or, where
@@ -606,6 +612,11 @@ class GroupHost(ServiceHost):
     def waiting(self) -> bool:
         """Messages wait for room in the data path: call ``flush`` after the next turn."""
         return bool(self._outbox)
+
+    @property
+    def joins_wait(self) -> bool:
+        """Joins or leaves of programs have not gone yet."""
+        return self.waiting or self._more_wait
 
     def _queue(self, client: int, handle: Handle, data: bytes) -> None:
         self._outbox.append((client, handle.group_id, data))

@@ -263,6 +263,10 @@ class MulticastHost:
         if self.is_ready and not self._was_ready:
             self._was_ready = True
             self.on_ready()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """What waited for a change to be over, or for room, goes on."""
         if self.may_change:
             self.on_open()
         self.send_waiting()
@@ -284,9 +288,7 @@ class MulticastHost:
             self._take()
             self._touched.update(z for z in _numbers(news) if z in self.links.pairs)
         self._pump()
-        if self.may_change:
-            self.on_open()
-        self.send_waiting()
+        self._let_go()
 
     def _pair(self, station: int) -> Pair:
         assert self.links is not None

@@ -216,8 +216,8 @@ class Sessions:
 
     @property
     def joins_wait(self) -> bool:
-        """Joins and leaves of programs wait for room in the data path."""
-        return self._groups.waiting
+        """Joins or leaves of programs have not gone yet."""
+        return self._groups.joins_wait
 
     @property
     def waiting(self) -> bool:

@@ -513,8 +513,9 @@ static inline int is_pair(const struct zj_frame *pdu)
 {
     return pdu->size >= ZJW_SIZEOF_HEADER && pdu->data[ZJW_HEADER_FLAGS] & ZJW_FLAG_PAIR;
 }
-/* A frame that came on a link (index), with its Ethernet header. */
+/* A copy of a frame of this station (index) came on a link (index) from this address. */
 void pairs_learn(const struct dp_above *above, uint32_t link, uint32_t other, const uint8_t *mac);
+/* A frame that came on a link (index), with its Ethernet header. */
 void pairs_receive(const struct dp_above *above, uint32_t link, uint64_t now, const struct zj_frame *pdu, const uint8_t *frame);
 void pairs_forget_asked(struct dp_pairs *ps);
 void pairs_step(const struct dp_above *above, uint64_t now, uint32_t drained);

@@ -6,13 +6,17 @@
 
 #define ETH_ALEN 6
 
+static void address_keep(struct dp_pair *p, uint32_t link, const uint8_t *mac)
+{
+    memcpy(p->mac[link], mac, ETH_ALEN);
+    p->known |= (uint8_t)(1u << link);
+}
+
 static void pair_take(const struct dp_above *above, struct dp_pair *p, uint32_t link, uint64_t now, const struct zj_frame *pdu,
                       const uint8_t *mac, uint32_t to_group)
 {
-    if (above->api->pair_rx(p->core, now, pdu->data, pdu->size, mac, to_group) == ZJ_DROP_NONE) {
-        memcpy(p->mac[link], mac, ETH_ALEN);
-        p->known |= (uint8_t)(1u << link);
-    }
+    if (above->api->pair_rx(p->core, now, pdu->data, pdu->size, mac, to_group) == ZJ_DROP_NONE)
+        address_keep(p, link, mac);
 }
 
 /* What calls for a core is kept until Python has had its turn to open it: else each link would begin with frames that are lost, and
@@ -38,10 +42,8 @@ void pairs_forget_asked(struct dp_pairs *ps)
 void pairs_learn(const struct dp_above *above, uint32_t link, uint32_t other, const uint8_t *mac)
 {
     struct dp_pairs *ps = above->pairs;
-    if (other >= ZJW_STATIONS_MAX || !(ps->open >> other & 1) || ps->at[other].known >> link & 1)
-        return;
-    memcpy(ps->at[other].mac[link], mac, ETH_ALEN);
-    ps->at[other].known |= (uint8_t)(1u << link);
+    if (other < ZJW_STATIONS_MAX && ps->open >> other & 1 && !(ps->at[other].known >> link & 1))
+        address_keep(&ps->at[other], link, mac);
 }
 
 void pairs_receive(const struct dp_above *above, uint32_t link, uint64_t now, const struct zj_frame *pdu, const uint8_t *frame)

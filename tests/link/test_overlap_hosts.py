@@ -21,7 +21,7 @@ def test_joins_that_come_all_at_once_begin_one_era_behind_the_other() -> None:
     """Else each era is overtaken by the next and kept until the last is closed, and every station says for each what it has not
     finished: with some hundred groups stations are too busy to be heard, are removed, come back, and join again."""
     net = Net(3, 1)
-    groups, eras = 40, 0
+    groups, eras, waited = 40, 0, False
     try:
         program = net.all[1].connect()
         for k in range(groups):
@@ -30,8 +30,10 @@ def test_joins_that_come_all_at_once_begin_one_era_behind_the_other() -> None:
         while any(len(s.host._groups.names()) < groups or not s.multicast.may_change for s in net.all.values()):
             assert time.monotonic() < end, f"not within {WAIT_S} s"
             net.turn()
+            waited |= net.all[1].host.joins_wait
             machines = [s.multicast.member.machine for s in net.all.values()]
             eras = max([eras, *(len(machine.main.eras) for machine in machines if machine is not None)])
         assert eras <= 4
+        assert waited and not net.all[1].host.joins_wait, "who is to say that its programs are members knows"
     finally:
         net.close()
