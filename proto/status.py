@@ -20,7 +20,7 @@ def engine_status(engine: Engine, at: int) -> dict[str, Any]:
     peers = [engine.parts_core.peer(index) for index in range(n)]
     own = peers[core.index]
     fence = core.fence() if engine.fenced else None
-    position, digest = core.digest()
+    counted, position, digest = core.digest()
     in_flight = own.top - own.min_al if engine.instance else 0
     others = [p.free_buffers // n for i, p in enumerate(peers) if i != core.index and p.member]
     return {
@@ -50,7 +50,7 @@ def engine_status(engine: Engine, at: int) -> dict[str, Any]:
             "room": max(0, min([engine.config.window_frames, *others]) - in_flight) if engine.instance else 0,
         },
         "positions": {**core.positions()._asdict(), "clock": core.clock},
-        "digest": {"position": position, "value": f"{digest:016x}"},
+        "digest": {"instance": counted, "position": position, "value": f"{digest:016x}"},
         "peers": [_peer_status(report) for report in peer_reports(engine, at)],
         "matrix": core.matrix() if engine.instance else None,
         "counters": {"core": core.counters()},

@@ -349,7 +349,7 @@ uint32_t confirm_write(zj_core *c, uint8_t *b, uint32_t flags, uint32_t target)
         if (speaks_for_all(c))
             summed_up(c);
     }
-    digest_said(c, &counted, &position, &digest);
+    zj_digest(c, &counted, &position, &digest);
     uint8_t *p = b + ZJW_SIZEOF_HEADER + 8 * c->n;
     put64(p + ZJW_CONFIRM_STATE, c->confirm.state);
     put64(p + ZJW_CONFIRM_TRANS, c->confirm.trans);

@@ -612,10 +612,11 @@ class Core:
         """How often the order had to wait because the system had no memory for a message of several PDUs."""
         return int(self._counters.memory_refused)
 
-    def digest(self) -> tuple[int, int]:
-        """(position, running digest of the delivered order there)."""
-        lib.zj_digest(self._core, self._pair, self._pair + 1)
-        return self._pair[0], self._pair[1]
+    def digest(self) -> tuple[int, int, int]:
+        """(instance, PDUs delivered since its view event, running digest of the order there): stations of equal first two have
+        equal digests, also one that has joined; (0, 0, 0): no view has been delivered."""
+        lib.zj_digest(self._core, self._u32, self._pair, self._pair + 1)
+        return self._u32[0], self._pair[0], self._pair[1]
 
     def fence(self) -> Fence | None:
         """Why nothing is delivered any more; None: it is."""

@@ -403,7 +403,9 @@ void zj_peer(const zj_core *c, uint32_t station, struct zj_peer *out);
 void zj_matrix(const zj_core *c, uint64_t *al);          /* al[h * n + j] */
 const struct zj_counters *zj_counters(const zj_core *c);
 const char *zj_drop_name(uint32_t drop);
-void zj_digest(const zj_core *c, uint64_t *position, uint64_t *digest);
+/* The digest at level preack, as CONFIRMs tell it: of the view event of instance *counted and *position PDUs behind it. What stood
+ * before is not counted, as who joined does not know it: of equal *counted and *position, all must have one digest. 0: no view yet. */
+void zj_digest(const zj_core *c, uint32_t *counted, uint64_t *position, uint64_t *digest);
 /* Why fenced: station that differs, position, own and its digest. 0 if not fenced. */
 int zj_fence(const zj_core *c, uint32_t *station, uint64_t *position, uint64_t *own, uint64_t *theirs);
 uint64_t zj_clock(const zj_core *c);                     /* no place in the order that is given from now on is below */

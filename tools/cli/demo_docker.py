@@ -117,6 +117,6 @@ def _show_cluster(console: Console, lab: ContainerLab) -> None:
             str(said["state"]),
             str(said["instance"]),
             f"{said['positions']['preack']:,}",
-            f"{digest['value']} at {digest['position']:,}",
+            f"{digest['value']} at {digest['instance']}:{digest['position']:,}",
         )
     console.print(table)

@@ -212,7 +212,7 @@ def _facts(s: Mapping[str, Any]) -> Iterable[tuple[str, list[str]]]:
         [f"{_text(w.get('in_flight'))} of {_text(w.get('frames'))} frames under way", f"room for {_text(w.get('room'))}"],
     )
     yield "positions", [f"{name} {_text(p.get(name))}" for name in ("ordered", "preack", "ack", "clock")]
-    yield "digest", [f"{_text(d.get('value'))} at position {_text(d.get('position'))}"]
+    yield "digest", [f"{_text(d.get('value'))} {_text(d.get('position'))} PDUs into instance {_text(d.get('instance'))}"]
     if isinstance(memory := s.get("memory_bytes"), Mapping):
         yield "memory", [f"{k} {_bytes(v)}" for k, v in memory.items()]
 

@@ -33,7 +33,7 @@ void fence_raise(zj_core *c, uint32_t station, uint64_t position, uint64_t own, 
     c->fence.theirs = theirs;
 }
 
-void digest_said(const zj_core *c, uint32_t *counted, uint64_t *position, uint64_t *digest)
+void zj_digest(const zj_core *c, uint32_t *counted, uint64_t *position, uint64_t *digest)
 {
     uint64_t at = c->order.main->digest_at(c);
     const struct view *v = view_at(c, at);
@@ -91,13 +91,6 @@ void digest_check(zj_core *c)
         if (s->digest.counted && compare(c, j, s->digest.counted, s->digest.position, s->digest.value))
             s->digest.counted = 0;
     }
-}
-
-void zj_digest(const zj_core *c, uint64_t *position, uint64_t *digest)
-{
-    uint64_t at = c->order.main->digest_at(c);
-    *position = at;
-    *digest = at ? c->order.digests[(at - 1) & c->order.mask] : 0;
 }
 
 int zj_fence(const zj_core *c, uint32_t *station, uint64_t *position, uint64_t *own, uint64_t *theirs)

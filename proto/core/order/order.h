@@ -204,7 +204,6 @@ uint64_t digest_view(uint64_t digest, uint32_t hash);
 #define DIGEST_START 0x9E3779B97F4A7C15ull
 /* Mix in the PDU that takes the next position. */
 void digest_add(zj_core *c, uint32_t h, const struct meta *m);
-void digest_said(const zj_core *c, uint32_t *counted, uint64_t *position, uint64_t *digest); /* what a CONFIRM reports */
 void digest_hear(zj_core *c, uint32_t j, uint32_t counted, uint64_t position, uint64_t digest); /* what station j reports */
 void digest_check(zj_core *c); /* compare what was reported of positions that have been reached since */
 /* The order here differs from `station`'s at this position: deliver nothing more. The first call counts. */
