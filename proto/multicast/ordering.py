@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final
 
 from .main import MainOrder
-from .records import Data, Decide, Deliver, Effect, Finished, Held, Id, Record, Release, Report, Send, Stable, Timed
+from .records import Data, Decide, Deliver, Effect, Finished, Held, Id, Record, Relay, Release, Report, Send, Stable, Timed
 from .tables import Era, EraNumber, Program, Table
 from .work import Counts, Gone, Message, Tail, Work
 
@@ -535,8 +535,10 @@ class Ordering:
         self.effects.append(Send(station, record))
 
     def _send_first(self, station: int, records: list[Held | Stable]) -> None:
-        """Before what goes to the station already: who learns of the next message knows what is stable (rule M11)."""
-        at = next((i for i, e in enumerate(self.effects) if isinstance(e, Send) and e.to == station), len(self.effects))
+        """Before what goes to the station already: who learns of the next message knows what is stable (rule M11). Relays stay
+        first: they are of eras before, and let the other station open this one."""
+        under_way = [(i, e.record) for i, e in enumerate(self.effects) if isinstance(e, Send) and e.to == station]
+        at = next((i for i, record in under_way if not isinstance(record, Relay)), len(self.effects))
         self.effects[at:at] = [Send(station, record) for record in records]
 
 
