@@ -7,6 +7,7 @@ told to programs and sockets when the daemon started.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import zlib
 from dataclasses import dataclass
@@ -66,7 +67,8 @@ def read_value(name: str, text: str) -> Any:
     """The value of an option from a command line. Raises UsageError."""
     row = _ROWS.get(name)
     if row is None:
-        raise UsageError(f"[cluster] has no option {name}")
+        close = difflib.get_close_matches(name, _ROWS, n=1)
+        raise UsageError(f"[cluster] has no option {name}" + (f": did you mean {close[0]}?" if close else ""))
     if name in FIXED:
         raise UsageError(f"{name} cannot be changed while the cluster runs: {FIXED[name]}. Stop all stations (docs/changing.md)")
     if name in ROSTER:

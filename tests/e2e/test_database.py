@@ -273,7 +273,7 @@ def test_prompt(shop: Databases) -> None:
         for line, *expected in (
             (b"CREATE TABLE item(id INTEGER PRIMARY KEY,\n", b"    . "),
             (b"name TEXT);\n", b"shop> "),
-            (b"BEGIN; INSERT INTO item VALUES(1, 'bolt');\n", b"1 rows changed", b"shop* "),
+            (b"BEGIN; INSERT INTO item VALUES(1, 'bolt');\n", b"1 row changed", b"shop* "),
             (b"nonsense;\n", b"syntax error", b"shop* "),
             (b"COMMIT;\n", b"shop> "),
             (b"SELECT name FROM item;\n", b"bolt", b"shop> "),

@@ -152,6 +152,6 @@ def test_a_second_daemon_with_a_number_in_use_ends(segment: Lab) -> None:
         instance = together(segment, MEMBERS)
         fourth = segment.stations[4]
         fourth.start_daemon({"station": {"id": 1}})
-        wait_for(lambda: not process_alive(fourth), "the second one ends", 20)
+        wait_for(lambda: not process_alive(fourth), "the second one ends")
         assert "station number 1 is used twice, by daemons that have this cluster's key" in log_of(fourth)
         assert together(segment, MEMBERS) == instance

@@ -500,7 +500,7 @@ def test_names_and_paths(tmp_path: Path) -> None:
     assert resolve("./mine") == Path("mine") and resolve("mine.toml") == Path("mine.toml")
     with pytest.raises(ScenarioError, match=r"did you mean partition-heal\?"):
         resolve("partition-heel")
-    with pytest.raises(ScenarioError, match="there are all-die, "):
+    with pytest.raises(ScenarioError, match="lab run --list shows them"):
         resolve("zzz")
 
 

@@ -55,6 +55,14 @@ EXTRA: Final = "zenjun[spark]"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def agreed(question: str) -> None:
+    """Ask a person; return if the answer is yes. Raises Failure: it is not, or there is nobody to be asked."""
+    if not sys.stdin.isatty():
+        raise Failure(f"{question} Nobody can be asked here, so nothing was done; --yes answers", USAGE)
+    if not click.confirm(question, err=True):
+        raise Failure("nothing was done")
+
+
 class Failure(click.ClickException):
     """What a command could not do, on its way to the terminal: one line on standard error, and the exit code."""
 

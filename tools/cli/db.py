@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ...daemon.terminal import json_text, printable
-from .common import FAILED, Failure
+from .common import FAILED, Failure, agreed, plural
 from .dbcommon import CODES, ask, asking, connected, database_option, json_option, timeout_option, upload
 from .lazy import Overview
 
@@ -77,7 +77,7 @@ def restore(name: str, file: str, yes: bool, timeout: float, path: str | None) -
       zenjun db restore shop shop-monday.db
     """
     if not yes:
-        click.confirm(f"replace {name}, with all its rows at all stations, by {printable(file)}?", abort=True)
+        agreed(f"Replace {name}, with all its rows at all stations, by {printable(file)}?")
     with asking(path, timeout) as service:
         upload(service, Path(file), timeout)
         service.ask("restore", timeout=timeout, db=name)
@@ -105,7 +105,7 @@ def force_open(name: str, yes: bool, timeout: float, path: str | None) -> None:
         text = f"version {found['version']} of station {_stations(found['from'])}, {missing}"
         click.echo(f"{name} would open with {text}: whatever was committed later is lost", err=True)
         if not yes:
-            click.confirm("open it?", abort=True)
+            agreed("Open it?")
         service.ask("force-open", timeout=timeout, db=name)
     click.echo(f"{name} is open with {text}")
 
@@ -123,7 +123,7 @@ def drop(name: str, yes: bool, timeout: float, path: str | None) -> None:
       zenjun db drop shop --yes
     """
     if not yes and name in {d["name"] for d in ask(path, "list", timeout)["databases"]}:
-        click.confirm(f"remove {name} with all its rows at all stations?", abort=True)
+        agreed(f"Remove {name} with all its rows at all stations?")
     ask(path, "drop", timeout, db=name)
     click.echo(f"{name} is dropped")
 
@@ -184,7 +184,7 @@ def status(name: str | None, as_json: bool, timeout: float, path: str | None) ->
         click.echo(json_text(found))
         return
     order = "in the order" if found["quorum"] else "without quorum: databases can be read, not written"
-    click.echo(f"station {found['station']} of {printable(found['cluster'])}: {order}, {found['programs']} programs")
+    click.echo(f"station {found['station']} of {printable(found['cluster'])}: {order}, {plural(found['programs'], 'program')}")
     distance = found["distance"]
     sessions = f"{distance['sessions_elsewhere']} sessions at other stations, {distance['sessions_here']} of them here"
     if len(distance["zones"]) < distance["stations"] or distance["sessions_elsewhere"] or distance["sessions_here"]:

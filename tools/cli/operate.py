@@ -14,7 +14,7 @@ from ...daemon.client.errors import ConnectionClosed
 from ...daemon.client.sync import SyncConnection
 from ...daemon.client.types import ClusterView, Event
 from ...daemon.terminal import printable
-from .common import FAILED, OK, STATION, TIMED_OUT, UNREACHABLE, Failure, daemon, say, socket_option
+from .common import FAILED, OK, STATION, TIMED_OUT, UNREACHABLE, Failure, agreed, daemon, say, socket_option
 from .events import describe
 
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -109,4 +109,4 @@ def _admin(
 def _ask(yes: bool, question: str) -> None:
     """Ask a person; a script that calls is taken at its word."""
     if not yes and sys.stdin.isatty():
-        click.confirm(question, abort=True, err=True)
+        agreed(question)

@@ -15,7 +15,7 @@ from ...daemon.database.driver.connection import DURABILITIES, ISOLATIONS, READS
 from ...daemon.database.driver.statements import Kind, kind_of
 from ...daemon.database.guarding import quoted
 from ...daemon.terminal import json_text, printable
-from .common import FAILED, Failure
+from .common import FAILED, Failure, plural
 from .dbcommon import CODES, database_option, failures, timeout_option
 
 FORMATS: Final = ("table", "tab", "csv", "json")
@@ -238,7 +238,7 @@ class Shell:
         """The rows of a statement; of one without rows how many it changed, on a terminal."""
         if cursor.description is None:
             if cursor.rowcount >= 0 and self.form == "table":
-                click.echo(f"{cursor.rowcount} rows changed")
+                click.echo(f"{plural(cursor.rowcount, 'row')} changed")
             return
         columns = [str(column[0]) for column in cursor.description]
         if self.form == "csv":

@@ -5,12 +5,13 @@ and asked where it can matter.
 from __future__ import annotations
 
 import contextlib
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import files
 from .errors import LabNotFound
-from .lab import Lab
+from .lab import UP_S, Lab
 from .takedown import all_labs, take_down
 
 if TYPE_CHECKING:
@@ -60,12 +61,22 @@ def listed() -> list[Listed]:
     for name in all_labs():
         folder = files.home() / name
         note = files.read_note(folder) or {}
-        rows.append(Listed(name, "up" if files.in_use(folder) else "crashed", note.get("stations"), note.get("pid"), folder))
+        rows.append(Listed(name, _state(folder, bool(note)), note.get("stations"), note.get("pid"), folder))
     if (engine := _engine()) is not None:
         for name, (stations, running) in container_names.names(engine).items():
             rows = [row for row in rows if row.name != name]
             rows.append(Listed(name, f"{running} containers up", stations, None, files.home() / name))
     return rows
+
+
+def _state(folder: Path, noted: bool) -> str:
+    """Of a lab of namespaces. Whoever makes it writes the note when the network stands."""
+    if noted:
+        return "up" if files.in_use(folder) else "crashed"
+    with contextlib.suppress(OSError):
+        if files.in_use(folder) or time.time() - folder.stat().st_mtime < UP_S:
+            return "coming up"
+    return "crashed"
 
 
 def owned() -> list[str]:

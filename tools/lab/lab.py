@@ -30,7 +30,7 @@ STATIONS_MAX: Final = 64
 RING_MIB: Final = 32
 MTU_MIN: Final = 68
 MTU_MAX: Final = 65535
-_UP_S: Final = 30.0
+UP_S: Final = 30.0
 _REQUEST_S: Final = 20.0
 
 _numbers = itertools.count(1)
@@ -167,8 +167,8 @@ class Lab:
         with self._holder.stdin as stdin, contextlib.suppress(BrokenPipeError):
             stdin.write(json.dumps(settings).encode())
         with self._holder.stdout as stdout:
-            if not select.select([stdout], [], [], _UP_S)[0]:
-                raise LabTimeout(f"lab {self.name} does not stand after {_UP_S:g} s; see {self.directory}/holder.log")
+            if not select.select([stdout], [], [], UP_S)[0]:
+                raise LabTimeout(f"lab {self.name} does not stand after {UP_S:g} s; see {self.directory}/holder.log")
             line = stdout.readline()
         if not line:
             tail = awaiting.tail(self.directory / "holder.log")

@@ -24,5 +24,5 @@ def resolve(word: str) -> Path:
     if word in known:
         return known[word]
     close = difflib.get_close_matches(word, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}; a file has a slash or .toml in its name"
+    hint = f"did you mean {close[0]}?" if close else "zenjun lab run --list shows them; a file has a slash or .toml in its name"
     raise ScenarioError(word, [f"no scenario of this name; {hint}"])
