@@ -60,6 +60,8 @@ class FastStation(Station):
         """The open era is C's."""
         self._of_era = EraNumber(0, 0)
         """That era."""
+        self._given: dict[int, Table] = {}
+        """The tables that C has, by order."""
         self._old: dict[Id, Message] = {}
         """Messages of earlier eras that C knows by name only."""
         self.pointer = int(ffi.cast("uintptr_t", self._multi))
@@ -213,11 +215,20 @@ class FastStation(Station):
         self.is_fast = True
 
     def _give_table(self, order: int, table: Table) -> None:
+        """What differs from the table of this order that C has."""
+        given = self._given.get(order)
+        if given is table:
+            return
         hosts = table.hosts if isinstance(table, TokenTable) else table.members
         followed = [table.followed(z) if z in table.members else 0 for z in range(1, STATIONS + 1)]
         lib.zj_multi_table(self._multi, order, bits(table.members), bits(hosts), bytes(followed))
-        for group, members in sorted(table.groups.items()):  # C finds them by halves
-            self._give_group(order, group, members)
+        before = given.groups if given is not None else {}
+        for group in before.keys() - table.groups.keys():
+            self._give_group(order, group, frozenset())
+        for group, members in table.groups.items():
+            if before.get(group) is not members:
+                self._give_group(order, group, members)
+        self._given[order] = table
 
     def _give_group(self, order: int, group: int, members: frozenset[int]) -> None:
         lib.zj_multi_group(self._multi, order, group, bits(members))
@@ -324,10 +335,12 @@ class FastStation(Station):
         self.is_fast = False
 
     def _take_digests(self) -> None:
-        era = next((era for era in self.main.eras if era.number == self._of_era), None)
-        for k, order in enumerate(ORDERS if era is not None else ()):
-            for group in era.tables[order].groups_of(self.me) if era is not None else ():
-                self.digests[self._of_era, group] = lib.zj_multi_digest(self._multi, k, group)
+        for order in range(len(ORDERS)):
+            count = lib.zj_multi_digests(self._multi, order, ffi.NULL, ffi.NULL, 0)
+            groups, digests = ffi.new("uint32_t[]", max(count, 1)), ffi.new("uint64_t[]", max(count, 1))
+            lib.zj_multi_digests(self._multi, order, groups, digests, count)
+            for group, digest in zip(groups[0:count], digests[0:count], strict=True):
+                self.digests[self._of_era, group] = digest
 
     def unreleased(self, order: int) -> list[Id]:
         """Messages that are delivered and not released, in their order."""

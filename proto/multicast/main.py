@@ -120,16 +120,15 @@ class MainOrder:
         return self.era.part.get(station) == incarnation and entry.program not in members and fits
 
     def _begin(self, number: EraNumber, part: dict[int, int], changed: set[int]) -> None:
+        stations = {g: {p.station for p in self.programs[g]} for g in changed}
         tables = {
-            order: TABLES[order](
-                {g: {p.station for p in programs} for g, programs in self.programs.items() if self.group_orders[g] == order}
-            )
-            for order in ORDERS
+            order: table.changed({g: there for g, there in stations.items() if self.group_orders[g] == order})
+            for order, table in self.era.tables.items()
         }
         views = tuple(View(g, frozenset(self.programs[g])) for g in sorted(changed))
         before = self.era
         self.eras.append(Era(number, part, tables, views, dict(self.group_orders)))
-        for group in [group for group, programs in self.programs.items() if not programs]:
+        for group in [group for group in changed if not self.programs[group]]:
             del self.programs[group], self.group_orders[group]
         self.awaited = self.remaining(before.part, before)
         self.flushes, self.closed, self.decided = {}, {}, False

@@ -26,7 +26,7 @@ from .records import (
     Settled,
     era_of,
 )
-from .tables import EraNumber
+from .tables import Era, EraNumber
 from .work import Message
 
 
@@ -218,13 +218,19 @@ class Station(Ordering):
             self._take(source, record)
 
     def _own_digests(self) -> tuple[tuple[EraNumber, int, int], ...]:
+        """Of own groups to which something was delivered: a program may be in some hundred, and each change ends with these."""
+        own = {era.number: self._groups_in(era, self.me) for era in self.main.eras[:-1]}
         return tuple(
-            (era.number, group, self.digests[era.number, group])
-            for era in self.main.eras[:-1]
-            for table in era.tables.values()
-            for group in sorted(table.groups_of(self.me))
-            if self.main.is_same_life(self.me, era)
+            (era, group, digest)
+            for (era, group), digest in sorted(self.digests.items())
+            if digest and group in own.get(era, frozenset())
         )
+
+    def _groups_in(self, era: Era, station: int) -> frozenset[int]:
+        """The groups of a station in an era in which it took part and still does."""
+        if not self.main.is_same_life(station, era):
+            return frozenset()
+        return frozenset().union(*(table.groups_of(station) for table in era.tables.values()))
 
     def _all_closed(self) -> None:
         """Rule E6: everything before is stable, and forgotten."""
@@ -245,10 +251,16 @@ class Station(Ordering):
                 self.messages.pop(name, None)
 
     def _compare_digests(self) -> None:
-        seen: dict[tuple[EraNumber, int], tuple[int, int]] = {}
-        for station, closed in sorted((self.main.closed or {}).items()):
-            for era, group, digest in closed.digests:
-                first, other = seen.setdefault((era, group), (station, digest))
+        """Who was in a group and does not name it has delivered nothing to it."""
+        told = {z: {(e, g): digest for e, g, digest in c.digests} for z, c in sorted((self.main.closed or {}).items())}
+        eras = {era.number: era for era in self.main.eras}
+        for name, group in sorted({place for digests in told.values() for place in digests}):
+            seen: dict[int, int] = {}
+            for station, digests in told.items():
+                if (name, group) in digests or (name in eras and group in self._groups_in(eras[name], station)):
+                    seen[station] = digests.get((name, group), 0)
+            (first, digest), *others = seen.items()
+            for station, other in others:
                 if other != digest:
-                    text = f"group {group} in {era}: {first} has delivered {other}, {station} {digest}"
+                    text = f"group {group} in {name}: {first} has delivered {digest}, {station} {other}"
                     self.effects.append(Fenced(text))

@@ -4,10 +4,11 @@ O2)."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
 ORDERS: Final = ("abcast", "token")
 
@@ -38,19 +39,45 @@ class Table(ABC):
 
     def __init__(self, groups: Mapping[int, Iterable[int]]) -> None:
         self.groups: dict[int, frozenset[int]] = {g: frozenset(stations) for g, stations in groups.items() if stations}
+        own: defaultdict[int, set[int]] = defaultdict(set)
+        for group, stations in self.groups.items():
+            for z in stations:
+                own[z].add(group)
+        self._own = {z: frozenset(found) for z, found in own.items()}
+        """The groups of each station that is in one."""
         self._followed: dict[int, int] = {}
         self._destinations: dict[tuple[int, ...], frozenset[int]] = {}
         self._proposers: dict[frozenset[int], frozenset[int]] = {}
         self._followers: dict[tuple[int, frozenset[int]], frozenset[int]] = {}
 
+    def changed(self, groups: Mapping[int, Iterable[int]]) -> Self:
+        """The table in which these groups have these stations, others the same; this one if that is no change. What it costs
+        does not grow with the other groups, but for a copy of their list: a program may join some hundred, one by one."""
+        now = {g: frozenset(stations) for g, stations in groups.items()}
+        now = {g: stations for g, stations in now.items() if stations != self.groups.get(g, frozenset())}
+        if not now:
+            return self
+        made = type(self)({})
+        made.groups, own = {**self.groups, **now}, dict(self._own)
+        for group, stations in now.items():
+            before = self.groups.get(group, frozenset())
+            for z in before - stations:
+                own[z] -= {group}
+            for z in stations - before:
+                own[z] = own.get(z, frozenset()) | {group}
+            if not stations:
+                del made.groups[group]
+        made._own = {z: found for z, found in own.items() if found}
+        return made
+
     @cached_property
     def members(self) -> frozenset[int]:
         """The stations that are in a group."""
-        return frozenset(z for stations in self.groups.values() for z in stations)
+        return frozenset(self._own)
 
     def groups_of(self, station: int) -> frozenset[int]:
         """The groups that a station has a member program in."""
-        return frozenset(g for g, stations in self.groups.items() if station in stations)
+        return self._own.get(station, frozenset())
 
     def destinations(self, groups: Iterable[int]) -> frozenset[int]:
         """The stations of the addressed groups; empty if these have no members."""
@@ -100,14 +127,14 @@ class TokenTable(Table):
 
     @cached_property
     def hosts(self) -> frozenset[int]:
-        """Rule T2: the stations that have a token."""
-        return frozenset(z for stations in self.groups.values() for z in stations if self._has_token(z))
-
-    def _has_token(self, station: int) -> bool:
-        """No other station's set of groups contains this one's, unless it is the same set and that station's number is higher."""
-        own = self.groups_of(station)
-        others = {z for stations in self.groups.values() for z in stations} - {station}
-        return not any(self.groups_of(z) > own or (self.groups_of(z) == own and z < station) for z in others)
+        """Rule T2: the stations that have a token: no other station's set of groups contains this one's, unless it is the same
+        set and that station's number is higher. A set that another one contains is in one of a token host, which is larger, or
+        the same and of a lower number: so each is compared with the token hosts before it only."""
+        found: list[int] = []
+        for station in sorted(self._own, key=lambda z: (-len(self._own[z]), z)):
+            if not any(self._own[host] >= self._own[station] for host in found):
+                found.append(station)
+        return frozenset(found)
 
     def followed(self, station: int) -> int:
         """Rule T2: the lowest token host that is in all groups of this station; of a token host itself."""

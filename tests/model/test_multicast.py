@@ -97,14 +97,14 @@ def test_a_broken_rule_is_caught(defect: type[object]) -> None:
 
 
 def test_no_defect_and_no_checker_is_left_out() -> None:
-    """Three are in test_multicast_schedules.py, with the checker ``bounded``, those of links in test_multicast_links.py, with
-    ``link``, and in test_multicast_cores.py; ``tokens`` is judged below."""
-    elsewhere: set[type[object]] = {broken.NoSeen, broken.HeldByItself, broken.NoWatermark}
+    """Four are in test_multicast_schedules.py, with the checker ``bounded``, those of links in test_multicast_links.py, with
+    ``link`` and ``addresses``, and in test_multicast_cores.py; ``tokens`` is judged below."""
+    elsewhere: set[type[object]] = {broken.NoSeen, broken.HeldByItself, broken.NoWatermark, broken.NoWindow}
     elsewhere |= {broken.NoPoll, broken.NoFallback, broken.AnswerByAddress, broken.AnyLink, broken.NakAnswers, broken.NeverStuck}
     elsewhere |= {broken.CalledForGood, broken.CallersCall}
     defects = {c for n, c in vars(broken).items() if isinstance(c, type) and c.__module__ == broken.__name__ and n[0] != "_"}
     assert defects == set(CAUGHT) | elsewhere
-    assert {checker for checker, _, _ in CAUGHT.values()} == CHECKERS - {"tokens", "bounded", "link"}
+    assert {checker for checker, _, _ in CAUGHT.values()} == CHECKERS - {"tokens", "bounded", "link", "addresses"}
 
 
 # ---- tokens as printed

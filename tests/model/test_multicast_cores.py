@@ -52,6 +52,7 @@ CAUGHT: dict[type[CoreEnd], tuple[str, int]] = {
     cores.CoreNoFallback: ("link", 0),
     cores.CoreAnswersByAddress: ("link", 0),
     cores.CoreOneLife: ("link", 0),
+    cores.CoreCalledForGood: ("addresses", 0),
 }
 """Each broken rule with the checker that catches it, and the first seed."""
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from collections import deque
+from dataclasses import replace
+
 import pytest
+from zenjun.proto.core._core import lib
+from zenjun.proto.multicast.fast import FastStation, stations_of
+from zenjun.proto.multicast.main import MainOrder
+from zenjun.proto.multicast.records import Broadcast, Closed, Entry, Flush, Joined, Left
+from zenjun.proto.multicast.tables import ORDERS, Program, TokenTable
 
 from ..rules import rule
 from ..sim.history_asserts import assert_holds, block
@@ -51,6 +60,31 @@ def test_seeds_that_once_failed(seed: int) -> None:
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.__name__)
-@rule("E5", "E6", "O7")
+@rule("E1", "E5", "E6", "O7")
 def test_what_is_lost_between_c_and_python_is_caught(defect: type[Beside]) -> None:
     assert any(simulate(seed, defect) for seed in range(VARIANTS_FROM, VARIANTS_FROM + VARIANT_SEEDS)), "nobody sees it"
+
+
+@rule("E1")
+def test_c_has_the_groups_of_each_era() -> None:
+    """It gets what differs from the era before: members that come and go, groups that are left by all, and joined again."""
+    r, programs = random.Random(14), [Program(z, 1, client) for z in (1, 2, 3) for client in (1, 2)]
+    machine = FastStation(1, MainOrder.begin(1, dict.fromkeys((1, 2, 3), 1)), direct=True)
+    machine.begin()
+    joined: set[tuple[Program, int]] = set()
+    for k in range(300):
+        one = (r.choice(programs), r.randint(1, 8))
+        entries: deque[Entry] = deque([Left(*one) if one in joined else Joined(*one, ORDERS[one[1] % 2])])
+        joined ^= {one}
+        while entries:
+            for effect in machine.on_entry(0, entries.popleft()):
+                if isinstance(effect, Broadcast) and isinstance(effect.entry, Flush | Closed):
+                    entries.extend(replace(effect.entry, station=z) for z in (1, 2, 3))
+        for group in range(10):
+            stations = {p.station for p, g in joined if g == group}
+            for order, name in enumerate(ORDERS):
+                here = stations if ORDERS[group % 2] == name else set()
+                assert stations_of(lib.zj_multi_members(machine._multi, order, group)) == here, (k, group)
+                assert machine.era.tables[name].groups.get(group, set()) == here
+    table = machine.era.tables["token"]
+    assert vars(table)["_own"] == vars(TokenTable(table.groups))["_own"]

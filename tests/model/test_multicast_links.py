@@ -37,6 +37,8 @@ CAUGHT: dict[type[LinkEnd], tuple[str, int]] = {
     broken.NoFallback: ("link", 0),
     broken.AnswerByAddress: ("link", 0),
     broken.AnyLink: ("link", 0),
+    broken.CalledForGood: ("addresses", 0),
+    broken.CallersCall: ("addresses", 0),
 }
 """Each broken rule with the checker that catches it, and the first seed."""
 

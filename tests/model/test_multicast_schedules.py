@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from zenjun.proto.multicast.records import Deliver, Effect, Joined, ViewEvent
+from dataclasses import replace
+
+import pytest
+from zenjun.proto.multicast.records import Closed, Deliver, Effect, Entry, Joined, ViewEvent
 from zenjun.proto.multicast.station import Station
 from zenjun.proto.multicast.tables import Program
 
@@ -102,11 +105,12 @@ def test_a_token_host_speaks_for_its_followers() -> None:
         assert run.end() == found and run.got[3] == [1]
 
 
-def held_longest(kind: type[Station]) -> tuple[int, str]:
-    """Stations 1, 2, 3 decide, each for a group of its own with 4, whose STABLE from each of them takes long."""
+def held_longest(kind: type[Station], only: frozenset[str] = frozenset()) -> tuple[int, str]:
+    """Stations 1, 2, 3 decide, each for a group of its own with 4, whose STABLE from each of them takes long. The most messages
+    that 4 holds while these checkers judge, and the checker that fails at the end."""
     groups: dict[int, tuple[int, ...]] = {1: (1, 4), 2: (2, 4), 3: (3, 4), 4: (1, 6), 5: (2, 6), 6: (3, 6)}
     run = Schedule("token", groups, kind, window=2)
-    run.checks.only = frozenset()
+    run.checks.only = only
     longest = 0
     for group in (1, 2, 3):
         for _ in range(2):
@@ -125,3 +129,51 @@ def held_longest(kind: type[Station]) -> tuple[int, str]:
 def test_what_a_destination_holds_is_bounded() -> None:
     assert held_longest(Station) == (2, "")
     assert held_longest(broken.NoWatermark) == (6, "")
+
+
+@rule("S4")
+@pytest.mark.parametrize("kind", [Station, broken.NoWatermark])
+def test_the_checker_sees_what_a_destination_holds(kind: type[Station]) -> None:
+    """Rule M11, by ``bounded`` alone."""
+    only = frozenset({"bounded"})
+    if kind is Station:
+        held_longest(kind, only)
+        return
+    with pytest.raises(Violation) as caught:
+        held_longest(kind, only)
+    assert caught.value.checker == "bounded"
+
+
+def sent_at_once(kind: type[Station]) -> None:
+    """Three messages where the window has room for two."""
+    run = Schedule("token", {1: (1, 2)}, kind, window=2)
+    run.checks.only = frozenset({"bounded"})
+    for _ in range(3):
+        run.send(9, [1])
+
+
+@rule("S4")
+def test_the_checker_sees_a_window_that_is_not_kept() -> None:
+    sent_at_once(Station)
+    with pytest.raises(Violation) as caught:
+        sent_at_once(broken.NoWindow)
+    assert caught.value.checker == "bounded"
+
+
+class SaysNothing(Schedule):
+    """Of 2 it is not heard what it has delivered."""
+
+    def broadcast(self, host: Host, entry: Entry) -> None:
+        super().broadcast(host, replace(entry, digests=()) if isinstance(entry, Closed) and host.station == 2 else entry)
+
+
+@rule("E6")
+def test_who_says_nothing_of_a_group_has_delivered_nothing_to_it() -> None:
+    for kind, sends, found in ((Schedule, True, ""), (SaysNothing, False, ""), (SaysNothing, True, "digest")):
+        run = kind("token", {1: (1, 2), 2: (2,)})
+        run.checks.only = frozenset({"digest"})
+        if sends:
+            run.send(9, [1])
+            run.rest()
+        run.append(Joined(Program(1, 1, 2), 2, "token"))
+        assert run.end() == found

@@ -248,7 +248,8 @@ void zj_multi_open(zj_multi *m, uint64_t era, uint64_t clock, uint64_t number, u
     for (uint32_t z = 1; z <= STATIONS; z++)
         m->n_part += m->lives[z] != 0;
     for (uint32_t order = 0; order < ZJ_MULTI_ORDERS; order++)
-        m->tables[order].n = 0;
+        for (uint32_t k = 0; k < m->tables[order].n; k++)
+            m->tables[order].groups[k].digest = 0;
 }
 
 void zj_multi_table(zj_multi *m, uint32_t order, uint64_t members, uint64_t hosts, const uint8_t *followed)
@@ -266,8 +267,18 @@ void zj_multi_table(zj_multi *m, uint32_t order, uint64_t members, uint64_t host
 void zj_multi_group(zj_multi *m, uint32_t order, uint32_t group, uint64_t members)
 {
     struct table *t = &m->tables[order];
-    t->groups = multi_grow(t->groups, &t->size, t->n + 1, sizeof *t->groups);
-    t->groups[t->n++] = (struct group){.id = group, .members = members};
+    const uint32_t at = group_place(t, group), there = at < t->n && t->groups[at].id == group;
+    if (!members && !there)
+        return;
+    if (!members) {
+        memmove(t->groups + at, t->groups + at + 1, (--t->n - at) * sizeof *t->groups);
+        return;
+    }
+    if (!there) {
+        t->groups = multi_grow(t->groups, &t->size, t->n + 1, sizeof *t->groups);
+        memmove(t->groups + at + 1, t->groups + at, (t->n++ - at) * sizeof *t->groups);
+    }
+    t->groups[at] = (struct group){.id = group, .members = members};
 }
 
 uint64_t zj_multi_members(const zj_multi *m, uint32_t order, uint32_t group)

@@ -41,13 +41,13 @@ struct zj_multi_last { uint32_t incarnation, number; uint16_t client; uint8_t or
 zj_multi *zj_multi_create(uint32_t station, uint32_t incarnation, uint32_t window, uint64_t settle);
 void zj_multi_destroy(zj_multi *m);
 
-/* ---- an era opens: zj_multi_open, then the tables, then what is there already */
+/* ---- an era opens: zj_multi_open, then what differs in the tables from the era before, then what is there already */
 /* lives: of each of 64 stations that take part its incarnation, else 0. */
 void zj_multi_open(zj_multi *m, uint64_t era, uint64_t clock, uint64_t number, uint64_t input, const uint32_t *lives);
 /* Of each order: bitmaps of the stations in a group and of those that have a token (abcast: all), and of 64 stations the one that
  * each follows, 0: none. */
 void zj_multi_table(zj_multi *m, uint32_t order, uint64_t members, uint64_t hosts, const uint8_t *followed);
-/* A group; ascending. */
+/* A group of the table; members 0: it has none any more. */
 void zj_multi_group(zj_multi *m, uint32_t order, uint32_t group, uint64_t members);
 void zj_multi_last(zj_multi *m, const struct zj_multi_last *last);
 /* A message of an earlier era that is not finished; by era, originator and number. Returns a handle for zj_multi_wait. */
@@ -90,8 +90,9 @@ void zj_multi_flush(zj_multi *m, uint32_t station, zj_sendq *q);
 uint64_t zj_multi_due(const zj_multi *m);
 
 /* ---- the state, to be taken out */
-/* The digest of what has been delivered to a group in this era, in its order; 0: nothing. As add_digest of ordering.py. */
-uint64_t zj_multi_digest(const zj_multi *m, uint32_t order, uint32_t group);
+/* Groups to which something has been delivered in this era, ascending, each with a digest of what and in which order, as add_digest of
+ * ordering.py; up to max. Returns how many there are. */
+uint32_t zj_multi_digests(const zj_multi *m, uint32_t order, uint32_t *groups, uint64_t *digests, uint32_t max);
 struct zj_multi_totals { uint64_t clock, number, input, unfinished, dropped, messages, lasts, reports; };
 void zj_multi_totals(const zj_multi *m, struct zj_multi_totals *out);
 /* Set the number of the last own message: for tests. */

@@ -59,10 +59,20 @@ uint64_t zj_multi_due(const zj_multi *m)
 
 /* ---- the state */
 
-uint64_t zj_multi_digest(const zj_multi *m, uint32_t order, uint32_t group)
+uint32_t zj_multi_digests(const zj_multi *m, uint32_t order, uint32_t *groups, uint64_t *digests, uint32_t max)
 {
-    const struct group *g = order < ZJ_MULTI_ORDERS ? group_find(&m->tables[order], group) : NULL;
-    return g ? g->digest : 0;
+    const struct table *t = &m->tables[order];
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < t->n; k++) {
+        if (!t->groups[k].digest)
+            continue;
+        if (n < max) {
+            groups[n] = t->groups[k].id;
+            digests[n] = t->groups[k].digest;
+        }
+        n++;
+    }
+    return n;
 }
 
 void zj_multi_totals(const zj_multi *m, struct zj_multi_totals *out)

@@ -175,7 +175,8 @@ void tail_use(zj_multi *m, struct tail *t, uint64_t used);
 void tail_free(zj_multi *m, struct tail *t);
 void gone_add(zj_multi *m, uint32_t origin, uint32_t number);
 int gone_has(const zj_multi *m, uint32_t origin, uint32_t number);
-static inline struct group *group_find(const struct table *t, uint32_t id)
+/* The place of a group in the table, which is sorted: its own, or that where it would be. */
+static inline uint32_t group_place(const struct table *t, uint32_t id)
 {
     uint32_t low = 0, high = t->n;
     while (low < high) { /* bound: log2 of the groups */
@@ -185,7 +186,12 @@ static inline struct group *group_find(const struct table *t, uint32_t id)
         else
             high = mid;
     }
-    return low < t->n && t->groups[low].id == id ? &t->groups[low] : NULL;
+    return low;
+}
+static inline struct group *group_find(const struct table *t, uint32_t id)
+{
+    const uint32_t at = group_place(t, id);
+    return at < t->n && t->groups[at].id == id ? &t->groups[at] : NULL;
 }
 static inline uint64_t destinations(const struct table *t, const struct group_set *s)
 {

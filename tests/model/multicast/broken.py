@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from zenjun.proto.multicast.main import Decision, MainOrder
 from zenjun.proto.multicast.records import Data, Decide, DeliverView, Effect, Entry, Flush, Id, Left, Listed, Record, Relay
 from zenjun.proto.multicast.station import Station
-from zenjun.proto.multicast.tables import Era, TokenTable
+from zenjun.proto.multicast.tables import Era, Program, TokenTable
 from zenjun.proto.multicast.work import Message, Tail
 
 from .link import Frame, LinkEnd
@@ -246,6 +247,17 @@ class NoWatermark(Station):
 
     def _on_finished(self, data: Data) -> None:
         pass
+
+
+class NoWindow(Station):
+    """S4: an originator uses numbers as far as it likes."""
+
+    def send(self, now: int, program: Program, groups: Iterable[int], content: bytes, safe: bool = False) -> Id | None:
+        window, self.window = self.window, 1 << 30
+        try:
+            return super().send(now, program, groups, content, safe)
+        finally:
+            self.window = window
 
 
 class SilentLeave(MainOrder):

@@ -35,6 +35,7 @@ CHECKERS: Final = frozenset(
         "rest",
         "digest",
         "link",
+        "addresses",
     }
 )
 

@@ -11,6 +11,7 @@ from zenjun.proto.engineconfig import EngineConfig
 from zenjun.proto.multicast.codec import encode
 from zenjun.proto.multicast.links import LinkLife, Pair
 from zenjun.proto.multicast.records import Record
+from zenjun.proto.wire import HEADER, Flag, Kind
 
 from ...virtual.engines import CONFIG
 from .link import MS, STUCK_NS, Frame, LinkEnd, LinkId
@@ -38,6 +39,14 @@ class CoreFrame(Frame):
     """A frame of a core."""
 
     pdu: bytes = b""
+
+    @property
+    def asks(self) -> bool:
+        return bool(self.pdu[HEADER.offset("flags")] & Flag.POLL)
+
+    @property
+    def is_nak(self) -> bool:
+        return self.pdu[HEADER.offset("kind")] == Kind.NAK
 
 
 class CoreEnd(LinkEnd):
@@ -148,6 +157,19 @@ class CoreAnswersByAddress(CoreEnd):
 
     def receive(self, now: int, frame: CoreFrame) -> None:
         super().receive(now, replace(frame, to_group=False))
+
+
+class CoreCalledForGood(CoreEnd):
+    """L2, first form: who has been asked at the group address stays as long as the other one's frames come there."""
+
+    is_called = False
+
+    def receive(self, now: int, frame: CoreFrame) -> None:
+        self.is_called = frame.to_group and (self.is_called or frame.asks)
+        super().receive(now, frame)
+
+    def to_group(self, pdu: bytes) -> bool:
+        return self.is_called or super().to_group(pdu)
 
 
 class CoreOneLife(CoreEnd):

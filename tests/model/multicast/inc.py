@@ -186,8 +186,17 @@ class NobodyFollows(Beside):
 
     def _give_table(self, order: int, table: Table) -> None:
         super()._give_table(order, type(table)({}))
-        for group, members in sorted(table.groups.items()):
+        for group, members in table.groups.items():
             self._give_group(order, group, members)
 
 
-DEFECTS = (ForgetsFinished, ForgetsWaiting, NobodyFollows)
+class KeepsMembers(Beside):
+    """E1: C is not told who has joined or left a group that it has."""
+
+    def _give_group(self, order: int, group: int, members: frozenset[int]) -> None:
+        given = self._given.get(order)
+        if given is None or group not in given.groups or not members:
+            super()._give_group(order, group, members)
+
+
+DEFECTS = (ForgetsFinished, ForgetsWaiting, NobodyFollows, KeepsMembers)

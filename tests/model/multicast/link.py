@@ -45,6 +45,15 @@ class Frame:
     records: tuple[Record, ...] = ()
     to_group: bool = False
 
+    @property
+    def asks(self) -> bool:
+        """It is a POLL."""
+        return self.kind == "POLL"
+
+    @property
+    def is_nak(self) -> bool:
+        return self.kind == "NAK"
+
 
 @dataclass
 class LinkEnd:

@@ -10,17 +10,52 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from zenjun.proto.multicast.records import Record, ViewEvent
 from zenjun.proto.multicast.station import Station
 
-from .link import Frame, LinkEnd, LinkId
+from .link import FALLBACK_NS, FALLBACK_POLLS, Frame, LinkEnd, LinkId
 from .net import Host, Life
 from .world import Plan, World
 
 FAULTS: Final = ("crash", "cut", "pause", "join", "leave", "hole", "one_way")
+LATER: Final = 3
+"""Times that something is said after everything has rested for longer than a fallback."""
+
+
+@dataclass
+class Addressed:
+    """What an end of a link may send to the group address (rules L2, M8), by the frames that came and went, not by its state."""
+
+    heard: bool = False
+    polls: int = 0
+    """POLLs sent since something but a NAK came."""
+    until: int = 0
+    """It has asked twice in vain: until then all may go there."""
+    called: int = 0
+    """It was asked there: until then all but POLLs may."""
+
+    def came(self, now: int, frame: Frame) -> None:
+        """A frame of this link has come from the other end."""
+        if not frame.to_group:
+            self.called = 0
+        elif frame.asks and self.heard:
+            self.called = now + FALLBACK_NS
+        self.heard = True
+        if not frame.is_nak:
+            self.polls = 0
+
+    def goes(self, now: int, frames: Iterable[Frame]) -> list[Frame]:
+        """These frames of this end go out together. Returns those that go to the group address and may not."""
+        frames = list(frames)
+        self.polls += sum(frame.asks for frame in frames)
+        if self.polls >= FALLBACK_POLLS and any(frame.asks for frame in frames):
+            self.until = now + FALLBACK_NS
+        if not self.heard or now < self.until:
+            return []
+        return [frame for frame in frames if frame.to_group and (now >= self.called or frame.asks)]
 
 
 class LossyWorld(World):
@@ -39,6 +74,7 @@ class LossyWorld(World):
         self._was_cut = False
         self._given: defaultdict[tuple[Life, Life], list[Record]] = defaultdict(list)
         self._taken: Counter[tuple[Life, Life]] = Counter()
+        self._addressed: defaultdict[tuple[Life, Life], Addressed] = defaultdict(Addressed)
         self._timers: set[tuple[Life, Life, int]] = set()
 
     # ---- links
@@ -70,6 +106,8 @@ class LossyWorld(World):
     def _flush(self, host: Host, other: Life, end: LinkEnd) -> None:
         """Send its frames, and enter its deadline into the calendar."""
         frames, end.out = end.out, []
+        for frame in self._addressed[host.life, other].goes(self.now, frames):
+            self.checks.fail("addresses", f"{host.life} sends {frame} for {other} to all")
         for frame in frames:
             self.frames += 1
             way = (host.station, other[0])
@@ -99,6 +137,8 @@ class LossyWorld(World):
         if current is None:
             return
         end = self._end(host, current)
+        if frame.link == end.link:
+            self._addressed[host.life, current].came(self.now, frame)
         accepted = end.on_frame(self.now, frame)
         for records in accepted:
             self._check_sequence(current, host.life, records)
@@ -150,6 +190,15 @@ class LossyWorld(World):
             (self._holes if kind == "hole" else self._cuts).add((a, b))
         else:
             super().fault()
+
+    def run(self) -> None:
+        """Later, too, when all that was asked in vain is long ago: who has met at the group address has left it."""
+        super().run()
+        for _ in range(LATER):
+            self.run_until(self.now + FALLBACK_NS // 2)
+            self.say_to_all()
+            self._settle_down()
+        self.checks.at_end()
 
     def _heal(self) -> None:
         """Holes stay: links do without addresses (rule L2)."""

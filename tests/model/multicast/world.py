@@ -321,13 +321,17 @@ class World(Net):
         self.run_until(begin + plan.span)
         self._heal()
         self._settle_down()
+        self.say_to_all()
+        self._settle_down()
+        self.checks.at_end()
+
+    def say_to_all(self) -> None:
+        """Each station sends to all groups of each order."""
         for host in sorted(self._working(), key=lambda h: h.life):
             for order in ("abcast", "token"):
                 groups = sorted(self.reference.era.tables[order].groups)
                 if groups:
                     self.send_from(host, groups, safe=False, client=1)
-        self._settle_down()
-        self.checks.at_end()
 
     def _heal(self) -> None:
         """Everything that is gone is removed and comes back, and no link stalls any more."""
