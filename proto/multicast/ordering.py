@@ -457,7 +457,9 @@ class Ordering:
         if not self.is_open:
             self.due.clear()
             return
-        sends = {e.to for e in self.effects if isinstance(e, Send)}
+        sends = {
+            e.to for e in self.effects if isinstance(e, Send) and not isinstance(e.record, Relay)
+        }  # of eras before: no company
         for station in sorted({z for z, _ in self.counts.peers}):
             owed = self._owed(station)
             if not owed:
