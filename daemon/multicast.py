@@ -559,7 +559,9 @@ class MulticastHost:
                 self._dp.own_done(slot, self._dp.own_sent(slot, m.level, m.notify), PREACK)
             return True
         _, under_way = self._dp.multi_unfinished()
-        safe = m.level >= PREACK or under_way > MESSAGE_MAX // 2 or any(self._groups.wants_preack(g) for g in groups)
+        safe = (
+            m.level >= PREACK or under_way + len(m.data) > MESSAGE_MAX // 2 or any(self._groups.wants_preack(g) for g in groups)
+        )
         name = self.member.send(now_ns(), m.connection.client, groups, m.data, safe)
         if name is None:
             return False

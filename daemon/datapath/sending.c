@@ -183,7 +183,7 @@ int multi_send(struct dp *d, struct dp_client *c)
     uint32_t unfinished = 0;
     uint64_t bytes = 0;
     dp_multi_unfinished(d, &unfinished, &bytes);
-    uint32_t safe = level >= ZJ_PREACK || bytes > x->bytes_max / 2;
+    uint32_t safe = level >= ZJ_PREACK || bytes + m.size > x->bytes_max / 2;
     for (uint32_t k = 0; k < m.to.count; k++) {
         const struct dp_route *r = route_find(d, m.to.groups[k]);
         if (!x->api->members(x->machine, m.order, m.to.groups[k]))

@@ -119,7 +119,7 @@ class FastStation(Station):
         if era > self._of_era:
             self.waiting.append((source, record))
         elif era < self._of_era or isinstance(record, Relay):
-            self.dropped += 1
+            self.dropped += isinstance(record, Data | Relay)
         else:
             station, incarnation = record.program[:2] if isinstance(record, Data) else (source, 0)
             encoded = encode(record)

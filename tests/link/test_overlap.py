@@ -26,6 +26,7 @@ from zenjun.proto.multicast.tables import Program as Member
 from zenjun.proto.wire import Ordering
 
 from ..model.multicast.delivering import Delivering
+from ..rules import rule
 from ..virtual.engines import CONFIG
 from .rig import CLUSTER, ETHERTYPE, GROUP_MAC, WAIT_S, Bench, Program, done, errors, frame, messages
 
@@ -379,6 +380,59 @@ def test_a_large_message_that_goes_to_python_waits_for_itself_no_more(make_net: 
     taken = one.dp.take()
     assert taken is not None and taken.slot == one.programs[12].slot and bytes(taken.data).startswith(b"large")
     assert not one.dp.multi_goes_first([70])
+
+
+@rule("S3")
+@pytest.mark.parametrize(("size", "safe"), [(30, [False, True, True]), (60, [True]), (10, [False] * 5 + [True] * 3)])
+def test_a_message_with_which_half_of_the_bytes_are_unfinished_does_not_wait_to_settle(
+    make_net: Callable[..., Net], size: int, safe: list[bool]
+) -> None:
+    """At level ordered: else what waits for room waited twice 20 ms for each MiB."""
+    net = make_net(2)
+    one = net.nodes[1]
+    one.connect(11)
+    net.nodes[2].connect(11)
+    for station in (1, 2):
+        net.join(70, station, 11)
+        net.nodes[station].bind(11, 1, 70, ORDERED)
+    net.drive(bytes_max=100)
+    for k in range(12):
+        one.programs[11].send(frame(SEND, b"%d" % k + bytes(size - len(b"%d" % k)), handle=1))
+        one.turn()  # nothing is carried: it stays unfinished
+    found = [m.safe for m in one.machine.known().values()]
+    assert found[: len(safe)] == safe and all(found[len(safe) :])
+    net.until(lambda: len(net.nodes[2].got[11]) == 12)
+
+
+@rule("S3")
+@pytest.mark.parametrize("level", [ORDERED, PREACK])
+def test_a_message_for_which_somebody_waits_does_not_wait_to_settle(make_net: Callable[..., Net], level: int) -> None:
+    net = make_net(2)
+    one = net.nodes[1]
+    for station in (1, 2):
+        net.nodes[station].connect(11)
+        net.join(70, station, 11)
+        net.nodes[station].bind(11, 1, 70, level)
+    one.dp.need_preack(70, level == PREACK)
+    net.drive()
+    one.programs[11].send(frame(SEND, b"x", handle=1))
+    one.turn()
+    assert [m.safe for m in one.machine.known().values()] == [level == PREACK]
+
+
+def test_groups_are_addressed_in_any_order_of_their_handles(make_net: Callable[..., Net]) -> None:
+    """The record has them ascending: else the other stations would make nothing of it."""
+    net = make_net(2)
+    for station in (1, 2):
+        net.nodes[station].connect(11)
+        for group in (72, 71, 70):
+            net.join(group, station, 11)
+            net.nodes[station].bind(11, 73 - group, group, ORDERED)
+    net.drive()
+    for handles in ([1, 2, 3], [3, 2, 1], [2, 1, 2, 3, 1], [3, 3]):
+        net.nodes[1].programs[11].send(send_to(handles, b"%d" % handles[0]))
+    net.until(lambda: len(net.nodes[2].got[11]) == 4 and len(net.nodes[1].got[11]) == 4)
+    assert net.nodes[1].got[11] == net.nodes[2].got[11] == [b"1", b"3", b"2", b"3"]
 
 
 def test_what_needs_judging_is_pythons(make_net: Callable[..., Net]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
+from zenjun.daemon.clientwire import Frame
 
 from ..rules import rule
-from .overlap_hosts import ORDERED, Net, simulate
-from .rig import WAIT_S
+from .overlap_hosts import ORDERED, PREACK, Net, simulate
+from .rig import WAIT_S, frame
 
 
 @pytest.mark.parametrize("seed", [1, 3])
@@ -35,5 +36,23 @@ def test_joins_that_come_all_at_once_begin_one_era_behind_the_other() -> None:
             eras = max([eras, *(len(machine.main.eras) for machine in machines if machine is not None)])
         assert eras <= 4
         assert waited and not net.all[1].host.joins_wait, "who is to say that its programs are members knows"
+    finally:
+        net.close()
+
+
+@rule("L3")
+def test_the_first_message_to_a_station_opens_the_link() -> None:
+    """The data path has a record for a station that there is no link to yet, and nothing else happens."""
+    net = Net(2, 1)
+    try:
+        one, two = (s.connect() for s in net.all.values())
+        two.join("g", ORDERED)
+        net.settle()
+        one.join("g", ORDERED)
+        net.settle()
+        assert not any(s.multicast.has_links for s in net.all.values()), "at rest such a daemon has nothing to look at"
+        one.send(frame(Frame.SEND, b"x", handle=1, flags=PREACK))
+        net.until(lambda: two.got == [b"x"])
+        assert all(s.multicast.has_links for s in net.all.values())
     finally:
         net.close()

@@ -11,13 +11,15 @@ from zenjun.proto.multicast.codec import encode
 from zenjun.proto.multicast.fast import FastStation
 from zenjun.proto.multicast.links import LinkLife, Pair
 from zenjun.proto.multicast.main import MainOrder
-from zenjun.proto.multicast.records import Effect, Entry, Id, Record, Send
+from zenjun.proto.multicast.records import Data, Decide, Effect, Entry, Held, Id, Record, Relay, Report, Send, Stable
 from zenjun.proto.multicast.station import Station
 from zenjun.proto.multicast.tables import ORDERS, Program, Table
 from zenjun.proto.multicast.work import Message
 
 from ...sim.violation import Violation
 from .cores import LINK_CONFIG, MAC
+from .net import Host
+from .world import Plan, World
 
 
 class InC(FastStation):
@@ -89,6 +91,8 @@ class Beside(InC):
         if _sorted(mine) != _sorted(other):
             first = next((a, b) for a, b in zip(_flat(mine), _flat(other), strict=False) if a != b)
             raise Violation("twin", f"station {self.me} wants {first[0]}, its twin {first[1]}")
+        if self.n_dropped != self.twin.n_dropped:
+            raise Violation("twin", f"station {self.me} has dropped {self.n_dropped} records, its twin {self.twin.n_dropped}")
         if (self.deadline, self.unfinished_ids()) != (self.twin.deadline, [m.id for m in self.twin.unfinished]):
             raise Violation("twin", f"station {self.me} waits for {self.deadline}, its twin for {self.twin.deadline}")
         return mine
@@ -146,6 +150,39 @@ class ByTake(Beside):
             if receiver.malformed:
                 raise Violation("twin", f"station {self.me} reads {receiver.malformed} records that make no sense")
         return FastStation.on_pdus(self, now, ())
+
+
+class NoisyWorld(World):
+    """Stations also send what they may not: records again, to others, with other numbers, times and counts. Nothing holds then
+    but that C and its twin do the same, and drop as many."""
+
+    def __init__(self, plan: Plan, station_class: type[Station] = Station) -> None:
+        super().__init__(plan, station_class)
+        self._said: list[tuple[int, Record]] = []
+
+    def transmit(self, host: Host, to: int, record: Record) -> None:
+        super().transmit(host, to, record)
+        if isinstance(record, Relay):
+            return
+        self._said.append((host.station, record))
+        while self._chance(0.2):
+            own = [said for station, said in self._said[-60:] if station == host.station]
+            again = self.random.choice(own)
+            other = self.random.choice([to, to, *(z for z in self.members if z != host.station)])
+            super().transmit(host, other, again if self._chance(0.4) else self._changed(again))
+
+    def _changed(self, record: Record) -> Record:
+        r = self.random
+        if isinstance(record, Data):
+            return replace(record, finished=max(record.finished - r.choice((0, 1)), 0), seen=record.seen + r.choice((0, 9)))
+        if isinstance(record, Report | Decide):
+            kind = r.choice((Report, Decide, type(record)))
+            number = max(record.number + r.choice((-9, -2, -1, 0, 0, 1, 2, 3, r.randint(1, 40))), 1)
+            origin = r.choice((record.origin, *self.members, 7))
+            return kind(record.era, record.order, origin, number, r.choice((1, 1, 2, 99)), record.time + r.choice((-1, 0, 1)))
+        if isinstance(record, Held | Stable):
+            return replace(record, k=(record.k + r.choice((-2, -1, 1, 5, 2**31))) % 2**32)
+        return record
 
 
 def _sorted(effects: list[Effect]) -> tuple[list[Effect], dict[int, list[Record]]]:
