@@ -1,6 +1,6 @@
-/* A load through libcpg: cpgbench SECONDS SIZE [RATE]. Without RATE a flood: sends as long as the library takes messages, and says how
+/* A load through libcpg: cpgbench SECONDS SIZE [RATE [FILE]]. Without RATE a flood: sends as long as the library takes messages, and says how
  * many of its own have come back in that time: "TP/s SIZE: NUMBER". With a rate it sends so many a second, with rate 0 the next one when
- * the last one is back, and says how long they took: "us: COUNT P50 P99". With 0 seconds it only listens, until it is killed; with the
+ * the last one is back, and says how long they took: "us: COUNT P50 P99"; FILE gets when each was due and how long it took. With 0 seconds it only listens, until it is killed; with the
  * third word "change" it sends ten messages, one at a time, whenever a process has left, and says how long each took: "left: US…".
  * Linked with any libcpg.so.4; declares what it uses, so no headers are needed. */
 #define _GNU_SOURCE
@@ -64,8 +64,18 @@ static void listen_for(uint64_t handle, int fd, double seconds) {
         cpg_dispatch(handle, DISPATCH_ALL);
 }
 
-/* One at a time, or at a rate. 0: all have come back. */
-static int steadily(uint64_t handle, int fd, struct iovec *part, double seconds, double rate) {
+/* Each message's second of sending, of CLOCK_MONOTONIC, and the microseconds it took, one a line, in their order. */
+static int written(const char *path, double began, double rate) {
+    FILE *file = fopen(path, "w");
+    if (!file)
+        return 1;
+    for (uint64_t k = 0; k < came; k++)
+        fprintf(file, "%.6f %.0f\n", began + (double)k / rate, took[k] * 1e6);
+    return fclose(file);
+}
+
+/* One at a time, or at a rate. 0: all have come back. path: a file for the times of each, or NULL. */
+static int steadily(uint64_t handle, int fd, struct iovec *part, double seconds, double rate, const char *path) {
     uint64_t most = (uint64_t)(seconds * (rate > 0 ? rate : 100000)) + 2;
     double began = now(), end = began + seconds;
     took = calloc(most, sizeof *took);
@@ -85,6 +95,8 @@ static int steadily(uint64_t handle, int fd, struct iovec *part, double seconds,
     }
     for (double give_up = now() + 60; came < next_number && now() < give_up;)
         listen_for(handle, fd, 0.1);
+    if (path && rate > 0 && written(path, began, rate))
+        return 1;
     qsort(took, came, sizeof *took, by_size);
     printf("us: %llu %.0f %.0f\n", (unsigned long long)came, took[came / 2] * 1e6, took[came * 99 / 100] * 1e6);
     return came != next_number || wrong;
@@ -139,7 +151,7 @@ int main(int argc, char **argv) {
     if (argc > 3 && !strcmp(argv[3], "change"))
         at_changes(handle, fd, &part);
     if (argc > 3)
-        return steadily(handle, fd, &part, seconds, atof(argv[3]));
+        return steadily(handle, fd, &part, seconds, atof(argv[3]), argc > 4 ? argv[4] : NULL);
     double began = now(), end = began + seconds;
     while (now() < end) {
         memcpy(data, &next_number, sizeof next_number);
