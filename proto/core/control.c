@@ -29,6 +29,10 @@ int report_new(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *mac
 {
     struct stream *s = &c->st[p->src];
     uint64_t key = get64(p->bytes + ZJW_HEADER_CHECK);
+    if (faulty(c, ZJ_FAULT_CROWDED)) {
+        control_push(c, p->bytes, p->size, mac, drop);
+        return (int)drop;
+    }
     uint32_t *waits = places == ZJ_PLACES_OPEN ? &s->shown.open_waits : &s->shown.vote_waits, at = c->mailbox.tail;
 
     for (uint32_t i = 0; i < ZJ_SHOWN; i++)

@@ -59,6 +59,8 @@ class Fault(IntFlag):
     LATE_LEVELS = lib.ZJ_FAULT_LATE_LEVELS
     EARLY_BOUND = lib.ZJ_FAULT_EARLY_BOUND
     OLD_WORD = lib.ZJ_FAULT_OLD_WORD
+    OLD_CLOCK = lib.ZJ_FAULT_OLD_CLOCK
+    CROWDED = lib.ZJ_FAULT_CROWDED
 
 
 class Medium(IntEnum):

@@ -96,7 +96,7 @@ void stream_advance(zj_core *c, uint32_t h)
         const struct meta *q = meta_of(c, s, s->req);
         if (!q->present)
             break;
-        if (q->clock <= s->clock) {
+        if (q->clock <= s->clock && !faulty(c, ZJ_FAULT_OLD_CLOCK)) {
             unhold(c, s, s->req);
             break;
         }
@@ -137,7 +137,7 @@ int stream_take(zj_core *c, const struct pdu *p, uint64_t now)
     if (p->size > c->slot_bytes)
         return ZJ_DROP_LENGTH;
     /* Clocks of a stream grow. One that comes early and has an old clock was recorded 2^32 PDUs ago: it is not held. */
-    if (p->clock >> 62 || p->clock <= s->clock)
+    if (p->clock >> 62 || (p->clock <= s->clock && !faulty(c, ZJ_FAULT_OLD_CLOCK)))
         return ZJ_DROP_CLOCK;
     if (seq + 1 > s->top) {
         stream_notice(c, h, seq, now);

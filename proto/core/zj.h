@@ -108,7 +108,10 @@ enum zj_fault {
     ZJ_FAULT_LATE_LEVELS = 1 << 29,  /* levels go on although the instance has ended here */
     /* What a CONFIRM says for all (switched medium). */
     ZJ_FAULT_EARLY_BOUND = 1 << 30,  /* rule C8 broken: T counts before the PDUs that it stands behind have come */
-    ZJ_FAULT_OLD_WORD = 0x80000000 /* rule C7 broken: what was said for all members of another instance counts for these */
+    ZJ_FAULT_OLD_WORD = 0x80000000, /* rule C7 broken: what was said for all members of another instance counts for these */
+    /* What attackers send again: tests/attacks. */
+    ZJ_FAULT_OLD_CLOCK = 0x100000000, /* a PDU ahead of its place is held whatever its clock, and counts when its turn has come */
+    ZJ_FAULT_CROWDED = 0x200000000    /* an opening is reported each time it comes, as long as the queue has room */
 };
 
 struct zj_config {
@@ -121,7 +124,7 @@ struct zj_config {
     uint32_t frame_max;         /* bytes of the largest PDU a buffer holds, 512..65535 */
     uint32_t message_max;       /* bytes of the largest message, <= 16 MiB */
     uint32_t first_seq;         /* number of the first PDU of every stream; 0 but for wrap tests; equal at all stations */
-    uint32_t faults;            /* enum zj_fault */
+    uint64_t faults;            /* enum zj_fault */
     uint64_t seed;              /* for jitter */
     uint64_t confirm_delay_ns;  /* longest time a confirmation waits for a ring that does not drain */
     uint64_t nak_delay_ns;      /* a gap is re-ordering for so long */

@@ -311,7 +311,7 @@ static inline uint32_t payload_start(const zj_core *c, uint32_t flags)
 {
     return ZJW_SIZEOF_HEADER + (flags & ZJW_FLAG_PACK ? 8u : 4u) * c->n;
 }
-static inline int faulty(const zj_core *c, uint32_t f) { return (c->cfg.faults & f) != 0; }
+static inline int faulty(const zj_core *c, uint64_t f) { return (c->cfg.faults & f) != 0; }
 static inline struct meta *meta_of(const zj_core *c, const struct stream *s, uint64_t seq) { return &s->meta[seq & c->mask]; }
 static inline uint8_t *slot_of(const zj_core *c, const struct stream *s, uint64_t seq)
 {

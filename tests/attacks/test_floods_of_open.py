@@ -7,7 +7,7 @@ and the same words again must cost no more than a stranger's.
 from __future__ import annotations
 
 import pytest
-from zenjun.proto.core import Core
+from zenjun.proto.core import Core, Fault
 from zenjun.proto.wire import Kind, cluster_id
 
 from ..proto.test_membership_numbers import open_pdu
@@ -19,8 +19,8 @@ MAC = bytes([2, 0, 0, 0, 0, 9])
 N = 4
 
 
-def core(opened: bool = True) -> Core:
-    made = Core(**config(stations=N, self_index=0, cluster=cluster_id("test")))
+def core(opened: bool = True, faults: int = 0) -> Core:
+    made = Core(**config(stations=N, self_index=0, cluster=cluster_id("test"), faults=faults))
     if opened:
         made.open(MS, 1, 7, (1, 2, 3, 0), 1500)
     return made
@@ -64,6 +64,17 @@ def test_a_flood_of_ever_new_ones_leaves_room_for_the_others() -> None:
     assert len(seen) <= 3
     victim.rx(2 * MS, open_pdu(N, 4, 9, boot=1_000), MAC)
     assert len(victim.control()) == 1, "the places are free again when they have been taken"
+
+
+def test_without_the_rule_the_engine_is_shown_all_and_honest_ones_are_crowded_out() -> None:
+    """Broken variant ``CROWDED``."""
+    frame = open_pdu(N, 4, 9)
+    assert len(told(core(faults=int(Fault.CROWDED)), [frame], 10 * US, 10_000)) == 10_000
+    victim, honest = core(faults=int(Fault.CROWDED)), open_pdu(N, 3, 1)
+    for boot in range(300):
+        victim.rx(MS, open_pdu(N, 4, 9, boot=boot), MAC)
+    victim.rx(MS, honest, MAC)
+    assert honest not in [control.pdu for control in victim.control()]
 
 
 def test_what_is_new_is_shown_at_once() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from zenjun.proto.core import Core, add_checksum
+from zenjun.proto.core import Core, Fault, add_checksum
 from zenjun.proto.wire import HEADER
 
 from ..virtual.cores import Cores
@@ -19,8 +19,8 @@ from ..virtual.segment import MS
 MAC = bytes([2, 0, 0, 0, 0, 1])
 
 
-def pair() -> list[Core]:
-    return Cores(2, incarnations=(1, 2), view=7).cores
+def pair(faults: int = 0) -> list[Core]:
+    return Cores(2, incarnations=(1, 2), view=7, faults=faults).cores
 
 
 def stream(sender: Core, count: int) -> list[bytes]:
@@ -54,6 +54,23 @@ def test_an_old_pdu_that_is_held_fences_nobody(ahead: int) -> None:
     assert receiver.fence() is None, "its order has not diverged from anybody's"
     assert receiver.drops()["clock"] == 1, "dropped when it came, and counted"
     assert receiver.peer(0).req == 64, "the real one is accepted in its place"
+
+
+@pytest.mark.parametrize("faults", [Fault(0), Fault.OLD_CLOCK], ids=["", "OLD_CLOCK"])
+def test_what_is_delivered_is_what_was_sent(faults: Fault) -> None:
+    """In the broken variant the old PDU takes the place of the real one: one message comes twice, another one never."""
+    sender, receiver = pair(int(faults))
+    pdus = stream(sender, 16)
+    for pdu in [*pdus[:3], numbered(pdus[0], 8), *pdus[3:]]:
+        receiver.rx(2 * MS, pdu, MAC)
+    for now in range(3 * MS, 30 * MS, MS):
+        for core, other in ((receiver, sender), (sender, receiver)):
+            core.step(now, True)
+            core.poll(now)
+            for pdu in core.tx():
+                other.rx(now, pdu, bytes([2, 0, 0, 0, 0, 1 + (core is receiver)]))
+    sent = [b"%d" % k for k in range(16)]
+    assert [m.data for m in receiver.deliver()] == ([*sent[:8], sent[0], *sent[9:]] if faults else sent)
 
 
 def test_one_that_turns_out_too_old_at_its_place_is_asked_for_again() -> None:

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from zenjun.daemon import terminal
 from zenjun.daemon.client.types import Member, Message, View
 from zenjun.tools.cli import recv
 from zenjun.tools.pcap.frames import pdu as pcap_pdu
@@ -40,6 +41,19 @@ def shown(form: str, *items: Any, verbose: bool = False) -> list[str]:
     text = show._out.getvalue().decode()
     assert text.endswith("\n")
     return text[:-1].split("\n")
+
+
+def test_without_the_rule_the_terminal_would_obey(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken variant ``AllIsHarmless``: the same checks find it in a message, a host name and a line of JSON."""
+    monkeypatch.setattr(terminal, "_harmless", lambda c: True)
+    pdu = pcap_pdu.decode(open_pdu(3, 2, 1, host=EVIL))
+    assert pdu is not None
+    for text in (*shown("text", message(EVIL.encode())), *pcap_text.details(pdu), terminal.json_text({"a": EVIL})):
+        if "owned" in text:
+            with pytest.raises(AssertionError):
+                safe(text)
+            monkeypatch.setattr(terminal, "_seen", 1, raising=False)
+    assert hasattr(terminal, "_seen")
 
 
 @pytest.mark.parametrize("verbose", [False, True])

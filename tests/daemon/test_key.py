@@ -46,6 +46,31 @@ def test_open_to_everybody_is_refused(tmp_path: Path) -> None:
     assert key.read(write(tmp_path / "k", GOOD, 0o640))
 
 
+@pytest.mark.parametrize("by_path", [False, True], ids=["", "StatByPath"])
+def test_a_file_that_is_swapped_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_path: bool) -> None:
+    """What is judged is what is read. Where the name is looked at once more, the key of whoever swaps the files counts."""
+    path, bad, opened = tmp_path / "k", write(tmp_path / "bad", GOOD[::-1], 0o666), os.open
+
+    def swapping(name: str | Path, *args: int) -> int:
+        fd = opened(name, *args)
+        write(tmp_path / "good", GOOD).rename(path)
+        return fd
+
+    bad.rename(path)
+    monkeypatch.setattr(os, "open", swapping)
+    if by_path:
+        monkeypatch.setattr(os, "fstat", lambda fd: path.stat())
+        assert key.read(path) == (bytes.fromhex(GOOD[::-1]),)
+    else:
+        with pytest.raises(UsageError, match="open to everybody"):
+            key.read(path)
+
+
+def test_without_its_check_anybody_gives_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key, "_unfit", lambda path, about, **options: "")
+    assert key.read(write(tmp_path / "k", GOOD[::-1], 0o666)) == (bytes.fromhex(GOOD[::-1]),)
+
+
 def test_missing_or_a_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         key.read(tmp_path / "none")
@@ -185,6 +210,23 @@ def test_a_process_that_is_killed_at_any_step_leaves_whole_files(tmp_path: Path)
         if not killed:
             break
     assert seen == sorted(seen) and set(seen) == {(1, 0), (2, 0), (2, 1)} and len(seen) > 8
+
+
+def test_of_a_file_that_is_written_in_place_a_kill_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken variant of the above."""
+
+    def in_place(path: Path, text: str, *_: object) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.fchmod(fd, 0o600)
+        os.write(fd, text.encode())
+        os.fsync(fd)
+        os.close(fd)
+
+    monkeypatch.setattr(key, "write", in_place)
+    path = write(tmp_path / "zenjun.key", LONG[0])
+    assert killed_at(4, lambda: keyring.add_to(path, LONG[1]))  # at fchmod; the file was opened three times
+    with pytest.raises(UsageError, match="does not hold"):
+        key.read(path)
 
 
 def test_a_retired_key_stays_retired_though_it_is_in_the_file(tmp_path: Path) -> None:

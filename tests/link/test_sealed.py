@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from zenjun.daemon import key as key_file
 from zenjun.daemon.datapath import Sealing, Want, guard_overhead, now_ns
 from zenjun.proto.envelope import (
     ECHO,
@@ -243,6 +244,24 @@ def test_a_hello_counts_under_its_own_key_only(make_bench: Callable[..., Bench])
     for wrong in ({}, dict.fromkeys(range(5), other_key)):
         with pytest.raises(OSError, match="Invalid argument"):
             dp.hello_keys(wrong)
+
+
+@pytest.mark.parametrize("bound", [True, False], ids=["", "NamesAnything"])
+def test_the_key_of_a_cluster_of_another_name_opens_nothing(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, bound: bool
+) -> None:
+    """One file of keys for two clusters. Where keys are not made of the name, each cluster takes the other one's frames."""
+    if not bound:
+        made = key_file.derived
+        monkeypatch.setattr(key_file, "derived", lambda secret, purpose, name, *parts: made(secret, purpose, "", *parts))
+    secret, suite = bytes(range(32)), Suite.AES_256_GCM
+    dp = make_bench(sealing=Sealing(STATIONS, suite, key_file.hello_key(secret, "ours"), 0, 7)).dp
+    assert dp.open_frame(hello(2, key=key_file.hello_key(secret, "theirs")), 0) == ("rx_tag" if bound else "rx_hello")
+    assert (dp.hello_take() is None) is bound
+    dp.session_read(2, THEIRS, key_file.sending_key(secret, "ours", THEIRS, suite), 1)
+    monkeypatch.setitem(globals(), "key_of", lambda session: key_file.sending_key(secret, "theirs", session, suite))
+    body = pdu(1, 2, payload=b"of another cluster")
+    assert dp.open_frame(sealed(body, 1), 0) == ("rx_tag" if bound else body)
 
 
 def test_hellos_are_given_in_turn(make_bench: Callable[..., Bench]) -> None:

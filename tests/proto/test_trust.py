@@ -32,6 +32,7 @@ from zenjun.proto.trust import (
     Facts,
     ForgetSession,
     Name,
+    Partner,
     ReadSession,
     SealUnder,
     SendHello,
@@ -173,6 +174,12 @@ def answers(recorded: list[Hello], seconds: int = 4) -> int:
         a.on_hello(now, Facts(), recorded[count % len(recorded)])
         sent += len(a.on_timeout(now, Facts())) if a.deadline_ns() <= now else 0
     return sent
+
+
+def test_without_the_rule_each_recorded_hello_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken variant ``AnswersAlways``: as many as the gap between two HELLOs lets out."""
+    monkeypatch.setattr(Partner, "answer_at", lambda self, now, session: now)
+    assert answers([said(station(2).start(0, Facts()))]) >= 300
 
 
 def test_recorded_hellos_at_line_rate_cause_few() -> None:

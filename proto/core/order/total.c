@@ -32,7 +32,8 @@ static int take(zj_core *c, uint64_t now, const struct pdu *p, const uint8_t *ma
 static int choose(const zj_core *c, struct entry *out)
 {
     uint64_t best = ZJ_NEVER, passed = ZJ_NEVER;
-    uint32_t at = 0, faults = c->cfg.faults;
+    const uint64_t faults = c->cfg.faults;
+    uint32_t at = 0;
     const struct meta *head = NULL;
 
     for (uint32_t h = 0; h < c->n; h++) {
