@@ -142,8 +142,9 @@ def test_frames_of_a_link_go_to_the_address_on_each_interface(sealed: bool) -> N
         assert run.goes() == list(THEIR_MACS)
         run.one.take()
         run.news = 0
-        (strange,) = run.pdus(end(2, 3))
-        run.bring(strange, (0, 1), to_group=True)
+        stranger = end(2, 3)
+        for strange in [pdu for _ in range(4) for pdu in run.pdus(stranger)]:  # one of them has the number that comes next
+            run.bring(strange, (0, 1), to_group=True)
         assert not run.news and not run.one.take()
         run.pdus(run.two)  # they do not come
         later = run.two.core.poll_due_ns()
