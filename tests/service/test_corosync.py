@@ -75,6 +75,11 @@ def test_the_service_starts_the_stand_in_and_corosync_again(node: Machine) -> No
         assert done.returncode == 1 and "stop it first" in done.stderr, "not while it runs"
     assert "starts zenjun-corosync" in node.ok("zenjun", "corosync", "status")
     assert verified(node) == ""
+    node.ok("kill", "-STOP", shown["MainPID"])
+    wait_for(lambda: node.show("corosync.service")["ActiveState"] == "failed", "one that hangs is ended", 60, lambda: log(node))
+    assert node.show("corosync.service")["Result"] == "watchdog"
+    node.ok("systemctl", "start", "corosync")
+    assert "zenjun-corosync" in serves(node)
     node.ok("corosync-cfgtool", "-H")
     wait_for(lambda: node.show("corosync.service")["ActiveState"] == "inactive", "its end is no failure", 30, lambda: log(node))
     assert node.show("corosync.service")["NRestarts"] == "0"
