@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from zenjun.daemon import config, key, keyring
 from zenjun.proto.errors import UsageError
+from zenjun.tools.cli.config import check
 
 CONFIGURATION = '[cluster]\nname = "c"\nstations = 3\n[station]\nid = 2\ninterface = "eth0"\n'
 GOOD = "00112233445566778899aabbccddeeff"
@@ -109,6 +111,31 @@ def test_the_mark_and_the_fingerprint_tell_keys_apart() -> None:
     c = config.parse(CONFIGURATION)
     assert len({c.fingerprint, c.fingerprint_with(key.mark(one)), c.fingerprint_with(key.mark(two))}) == 3
     assert c.fingerprint_with("") == c.fingerprint
+
+
+def test_config_check_says_what_the_daemon_would_say_of_the_key_file(tmp_path: Path) -> None:
+    """And shows nothing of the key."""
+    file, path = tmp_path / "zenjund.toml", tmp_path / "k"
+    file.write_text(CONFIGURATION + f'key_file = "{path}"\n')
+
+    def checked() -> tuple[int, str]:
+        result = CliRunner().invoke(check, [str(file)], standalone_mode=False)
+        return int(result.return_value or 0), result.output
+
+    for text, mode, said in (
+        (None, 0, "cannot be read: No such file"),
+        ("", 0o600, "does not hold 32 or 64 hexadecimal digits"),
+        (GOOD[1:], 0o600, "does not hold 32 or 64 hexadecimal digits"),
+        (GOOD, 0o644, "open to everybody"),
+        (GOOD, 0o660, "can be changed by its group"),
+    ):
+        if text is not None:
+            write(path, text, mode)
+        code, output = checked()
+        assert code == 1 and said in output and str(path) in output, output
+        assert GOOD[1:] not in output
+    write(path, GOOD)
+    assert checked()[0] == 0
 
 
 LONG = [f"{n:02x}" * 32 for n in range(1, 7)]
