@@ -14,8 +14,8 @@ from zenjun.proto.engineconfig import make_core
 from zenjun.proto.envelope import ENVELOPE, Envelope, Suite, What
 from zenjun.proto.multicast.codec import encode
 from zenjun.proto.multicast.links import LinkLife, Pair
-from zenjun.proto.multicast.records import Record, Report
-from zenjun.proto.multicast.tables import EraNumber
+from zenjun.proto.multicast.records import Data, Id, Record, Report
+from zenjun.proto.multicast.tables import EraNumber, Program
 from zenjun.proto.wire import cluster_id
 
 from ..rules import rule
@@ -74,8 +74,10 @@ class Two:
         self.dp.pair(2, self.one.core.handle_pointer)
         self.dp.pair_records(2, self.one.queue_pointer, self.one.index, self.one.incarnation)
 
-    def record(self) -> Record:
+    def record(self, size: int = 0) -> Record:
         self.records += 1
+        if size:
+            return Data(Id(EraNumber(1, 0), 1, self.records), Program(1, 1, 1), "token", (7,), 0, bytes(size))
         return Report(EraNumber(1, 0), "token", 1, self.records, 1, 1)
 
     def pdus(self, pair: Pair) -> list[bytes]:
@@ -100,11 +102,11 @@ class Two:
         self.peers[link].send(frame)
         self.until(lambda: self.dp.link_counters(link)["rx_frames"] > before)
 
-    def goes(self) -> list[bytes]:
-        """Station 1 has a record for station 2: where it goes on each of the links."""
+    def goes(self, size: int = 0) -> list[bytes]:
+        """Station 1 has a record for station 2, perhaps a message of this size: where it goes on each of the links."""
         for peer in self.peers:
             peer.receive()
-        self.one.send(encode(self.record()))
+        self.one.send(encode(self.record(size)))
         self.one.pump(now_ns())
         went: list[list[bytes]] = [[], []]
 
@@ -140,6 +142,8 @@ def test_frames_of_a_link_go_to_the_address_on_each_interface(sealed: bool) -> N
         (second, *_) = run.pdus(run.two)
         run.bring(second, (0, 1), to_group=False)
         assert run.goes() == list(THEIR_MACS)
+        run.dp.limit_size(1400, 300)
+        assert run.goes(600) == list(THEIR_MACS), "alone, as it is larger than what passes in any case"
         run.one.take()
         run.news = 0
         stranger = end(2, 3)
