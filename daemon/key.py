@@ -120,7 +120,7 @@ def parse(data: bytes, what: str) -> tuple[bytes, ...]:
     wrong = [n for n, word in lines if len(word) not in sizes or not set(word) <= set(string.hexdigits)]
     if len(data) > _FILE_BYTES_MAX or not lines or (wrong and len(lines) == 1):
         words = f"{2 * KEY_BYTES} or {2 * LONG_KEY_BYTES}"
-        raise UsageError(f"{what} does not hold {words} hexadecimal digits (zenjun config key makes one)")
+        raise UsageError(f"{what} does not hold {words} hexadecimal digits (zenjun key new makes one)")
     if wrong:
         raise UsageError(f"{what}, line {wrong[0]}: expected {2 * LONG_KEY_BYTES} hexadecimal digits, then a comment")
     keys = tuple(bytes.fromhex(word) for _, word in lines)

@@ -37,7 +37,7 @@ def test_bad_ones_name_the_file_and_not_the_key(tmp_path: Path, text: str | byte
     path = write(tmp_path / "k", text)
     with pytest.raises(UsageError) as caught:
         key.read(path)
-    assert str(caught.value) == f"the key file {path} does not hold 32 or 64 hexadecimal digits (zenjun config key makes one)"
+    assert str(caught.value) == f"the key file {path} does not hold 32 or 64 hexadecimal digits (zenjun key new makes one)"
 
 
 def test_open_to_everybody_is_refused(tmp_path: Path) -> None:
