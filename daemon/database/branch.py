@@ -86,6 +86,8 @@ class Branch:
         self._cursors: WeakSet[apsw.Cursor] = WeakSet()
         self._alone: apsw.Cursor | None = None
         """For ``read_alone``; None: it is in use, or has failed, or has not been needed yet."""
+        self.changed = 0
+        """Rows that the last statement changed, for ``changes()`` of those that come after the transaction."""
         self._session: apsw.Session | None = None
         self._writing = False
         """The writer has a transaction, as far as we have begun one."""
@@ -118,6 +120,12 @@ class Branch:
                 # Now and then the interpreter has its turn, which raises KeyboardInterrupt in a statement that takes long.
                 connection.set_progress_handler(lambda: False, PROGRESS_STEPS)
             self_ = ref(self)  # what a hook holds, its connection holds, and that is held until it is closed
+
+            def changed(*_: object) -> int:
+                return 0 if (branch := self_()) is None else branch.changed
+
+            # A statement of its own that only reads runs on the reader, which has changed nothing itself.
+            self.reader.create_scalar_function("changes", changed, 0)
             self.writer.set_commit_hook(lambda: (branch := self_()) is None or not branch._may_commit)
             self.writer.set_authorizer(self._guard)
             opened.pop_all()

@@ -177,6 +177,21 @@ def test_a_number_that_cannot_be_learned(order: Order) -> None:
     c.close()
 
 
+def test_what_the_last_statement_changed(order: Order) -> None:
+    """``changes()`` in a statement of its own is about the program's own last statement, as with SQLite."""
+    one, two = (db.connect("shop", autocommit=True) for _ in range(2))
+    asks = "SELECT changes()"
+    assert one.execute(asks).fetchall() == [(0,)]
+    one.execute("INSERT INTO named VALUES('a', 1), ('b', 2), ('c', 3)")
+    assert [one.execute(asks).fetchall() for _ in range(2)] == [[(3,)]] * 2
+    two.execute("UPDATE named SET v = 7 WHERE v < 3")
+    assert (two.execute(asks).fetchall(), one.execute(asks).fetchall()) == ([(2,)], [(3,)])
+    one.execute("DELETE FROM named WHERE v = 8")
+    assert one.execute(asks).fetchall() == [(0,)]
+    one.close()
+    two.close()
+
+
 @rule("K8", "Z4")
 def test_at_a_distance(order: Order) -> None:
     """A session's statement that is a transaction of its own, and one that is not."""

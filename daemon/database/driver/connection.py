@@ -642,7 +642,7 @@ class Connection(Raising):
         if word in ("INSERT", "REPLACE", "UPDATE", "DELETE") or branch.writer.total_changes() != before:
             if cursor.description is not None:
                 cursor._rows = iter(each.fetchall())  # RETURNING: it is done when its rows are read
-            cursor.rowcount = branch.writer.changes()
+            cursor.rowcount = branch.changed = branch.writer.changes()
             if word in ("INSERT", "REPLACE"):
                 cursor.lastrowid = branch.writer.last_insert_rowid()
                 branch.reader.set_last_insert_rowid(cursor.lastrowid)
