@@ -53,7 +53,7 @@ Refusal: TypeAlias = tuple[str, str] | None
 MULTICAST_OPERATIONS: Final = frozenset(bytes([operation]) for operation in OPERATIONS)
 REFUSED: Final = {
     "name-collision": "group {!r} has the same number as another group with members: use another name",
-    "order-mismatch": "group {!r} has another order: its first member has said which",
+    "order-mismatch": "group {!r} has order {}: its first member has said so",
     "too-many-groups": "group {!r} would be one more than the cluster may have (cluster.groups_max)",
 }
 """The error for a program whose join has been refused at its place."""
@@ -234,7 +234,8 @@ class GroupHost(ServiceHost):
         if connection is None or handle is None:
             return
         if change.refused:
-            self._connections.error(connection, change.reason, REFUSED[change.reason].format(change.group), handle.number)
+            text = REFUSED[change.reason].format(change.group, ORDER_NAMES[change.ordering])
+            self._connections.error(connection, change.reason, text, handle.number)
             if not handle.leaving:
                 self._dp.handle_drop(connection.slot, handle.number)
             self._unbind(connection, handle)

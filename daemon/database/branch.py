@@ -86,6 +86,8 @@ class Branch:
         self._cursors: WeakSet[apsw.Cursor] = WeakSet()
         self._alone: apsw.Cursor | None = None
         """For ``read_alone``; None: it is in use, or has failed, or has not been needed yet."""
+        self._only_reads = False
+        """The statement under way on the writer changes nothing."""
         self.changed = 0
         """Rows that the last statement changed, for ``changes()`` of those that come after the transaction."""
         self._session: apsw.Session | None = None
@@ -126,6 +128,13 @@ class Branch:
 
             # A statement of its own that only reads runs on the reader, which has changed nothing itself.
             self.reader.create_scalar_function("changes", changed, 0)
+
+            def changed_so_far(*_: object) -> int:
+                branch = self_()
+                return 0 if branch is None else branch.changed if branch._only_reads else branch.writer.changes()
+
+            # Looking at what a statement has read (EXPLAIN) counts as a statement that changes nothing.
+            self.writer.create_scalar_function("changes", changed_so_far, 0)
             self.writer.set_commit_hook(lambda: (branch := self_()) is None or not branch._may_commit)
             self.writer.set_authorizer(self._guard)
             opened.pop_all()
@@ -204,7 +213,12 @@ class Branch:
         self._guard.refusal = ""
         self._guard.inserted.clear()
         cursor = self.writer.cursor()
-        cursor.exec_trace = trace
+
+        def traced(each: apsw.Cursor, text: str, values: object) -> bool:
+            self._only_reads = each.is_readonly
+            return trace is None or trace(each, text, values)
+
+        cursor.exec_trace = traced
         self._cursors.add(cursor)
         try:
             cursor.execute(sql, bindings)

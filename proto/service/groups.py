@@ -485,7 +485,7 @@ class Groups(StateMachine[ViewEvent]):
         elif (station, client) in group.programs:
             return []
         elif group.ordering != request.ordering:
-            return [Change(request.group, (), (), (), "order-mismatch")]
+            return [Change(request.group, (), (), (), "order-mismatch", group.ordering)]
         group.add(station, client, request.program, request.level)
         return [Change(group.name, ((station, client, request.program),), (), group.members(), "join", group.ordering)]
 

@@ -188,6 +188,10 @@ def test_what_the_last_statement_changed(order: Order) -> None:
     assert (two.execute(asks).fetchall(), one.execute(asks).fetchall()) == ([(2,)], [(3,)])
     one.execute("DELETE FROM named WHERE v = 8")
     assert one.execute(asks).fetchall() == [(0,)]
+    one.execute("BEGIN")
+    one.execute("UPDATE named SET v = v + 1")
+    assert one.execute("SELECT changes(), n FROM (SELECT count(*) AS n FROM named)").fetchall() == [(3, 3)]
+    one.execute("ROLLBACK")
     one.close()
     two.close()
 

@@ -265,7 +265,7 @@ def test_the_first_member_fixes_the_order() -> None:
     groups = Groups(1)
     join(groups, 1, 1, "g", ordering=FIFO)
     assert groups.ordering("g") is FIFO and groups.as_list()[0]["order"] == "op"
-    assert join(groups, 2, 1, "g") == [Change("g", (), (), (), "order-mismatch")]
+    assert join(groups, 2, 1, "g") == [Change("g", (), (), (), "order-mismatch", FIFO)]
     assert join(groups, 1, 1, "g") == []  # a member already: nothing happens, whatever it asks for
     assert changes(join(groups, 2, 1, "g", ordering=FIFO))[0].reason == "join"
     leave(groups, 1, 1, "g")

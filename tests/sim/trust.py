@@ -368,7 +368,7 @@ class World:
             )
             head = envelope.packed()
             frame = head + body + tag("frame", station.key, station.session, number.to_bytes(8, "big"), head, body)
-            sealed = Sealed(station.session, number, body, self.now)
+            sealed = Sealed(station.session, number, body, self.now, station.mac)
             self.checks.on_sealed(sealed, frame)
             self.broadcast(station, frame, sealed)
 

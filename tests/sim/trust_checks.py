@@ -32,6 +32,8 @@ class Sealed(NamedTuple):
     number: int
     pdu: bytes
     at_ns: int
+    mac: bytes
+    """Of its sender: two daemons may have one station number."""
 
 
 class Checks:
@@ -43,7 +45,7 @@ class Checks:
         self._by_prefix: dict[tuple[bytes, int], Sealed] = {}
         self._taken: set[tuple[Who, bytes]] = set()
         self._readable: set[tuple[Who, bytes, int]] = set()
-        self._newest: dict[tuple[Who, int], int] = {}
+        self._newest: dict[tuple[Who, bytes], int] = {}
         self._hellos: dict[Who, int] = {}
         self.accepted = 0
         self.hellos = 0
@@ -101,10 +103,10 @@ class Checks:
             return
         if src != envelope.tx and not (kind == Kind.CONFIRM and flags & Flag.RELAYED):
             raise Violation("no other's word", f"station {station} believes station {envelope.tx} about {src}")
-        newest = self._newest.get((who, envelope.tx), 0)
+        newest = self._newest.get((who, sealed.mac), 0)
         if envelope.number < before.get((envelope.tx, envelope.session), 0) or sealed.at_ns < newest:
             raise Violation("newest word", f"station {station} believes an older word of {envelope.tx} after a newer one")
-        self._newest[who, envelope.tx] = sealed.at_ns
+        self._newest[who, sealed.mac] = sealed.at_ns
 
     def on_good_dropped(self, who: Who, sealed: Sealed, why: Drop) -> None:
         """What comes from its sender and could be read is taken, unless it was before, or has been said anew."""

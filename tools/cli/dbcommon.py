@@ -109,7 +109,8 @@ def upload(service: Service, file: Path, timeout: float) -> None:
             ):
                 backup.step()
         except apsw.Error as error:
-            raise Failure(f"{file}: {error}", FAILED, "db") from None
+            text = "not an SQLite database" if isinstance(error, apsw.NotADBError) else str(error)
+            raise Failure(f"{file}: {text}", FAILED, "db") from None
         with copy.open("rb") as data:
             for number, piece in enumerate(iter(lambda: data.read(PIECE_BYTES), b"")):
                 service.ask("upload", timeout=timeout, number=number, body=to_text(piece))
