@@ -284,7 +284,8 @@ def test_status_for_people_and_as_json(fake: FakeThread) -> None:
     for part in (
         "open", "waits for station 3: silent for 1.5 s", "station 2 waits for station 3: told for 1.2 s",
         "1500 (interface)", "1372 (station 2)", "dropped: checksum", "node-b",
-        "41 PDUs into instance 4294", "retransmissions sent", "02:00:00:00:00:02", "zenjun recv", "What each station next expects",
+        "41 PDUs into instance 4294", "retransmissions sent",
+        "02:00:00:00:00:02", "zenjun recv", "What each station next expects",
     ):  # fmt: skip
         assert part in text, part
     assert "\x1b" not in text, "no colours in a pipe"
