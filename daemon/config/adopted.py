@@ -7,13 +7,13 @@ told to programs and sockets when the daemon started.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import zlib
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ...proto.errors import UsageError
+from .option import did_you_mean
 from .options import OPTIONS, ClusterOptions, Config
 from .reader import parse
 from .render import toml_value
@@ -67,8 +67,7 @@ def read_value(name: str, text: str) -> Any:
     """The value of an option from a command line. Raises UsageError."""
     row = _ROWS.get(name)
     if row is None:
-        close = difflib.get_close_matches(name, _ROWS, n=1)
-        raise UsageError(f"[cluster] has no option {name}" + (f": did you mean {close[0]}?" if close else ""))
+        raise UsageError(f"[cluster] has no option {name}{did_you_mean(name, tuple(_ROWS))}")
     if name in FIXED:
         raise UsageError(f"{name} cannot be changed while the cluster runs: {FIXED[name]}. Stop all stations (docs/changing.md)")
     if name in ROSTER:

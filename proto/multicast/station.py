@@ -253,11 +253,11 @@ class Station(Ordering):
     def _compare_digests(self) -> None:
         """Who was in a group and does not name it has delivered nothing to it."""
         told = {z: {(e, g): digest for e, g, digest in c.digests} for z, c in sorted((self.main.closed or {}).items())}
-        eras = {era.number: era for era in self.main.eras}
+        own = {(era.number, z): self._groups_in(era, z) for era in self.main.eras for z in told}
         for name, group in sorted({place for digests in told.values() for place in digests}):
             seen: dict[int, int] = {}
             for station, digests in told.items():
-                if (name, group) in digests or (name in eras and group in self._groups_in(eras[name], station)):
+                if (name, group) in digests or group in own.get((name, station), ()):
                     seen[station] = digests.get((name, group), 0)
             (first, digest), *others = seen.items()
             for station, other in others:
