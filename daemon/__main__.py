@@ -525,6 +525,9 @@ RIGHTS: Final = (
     ("clients", "groups_per_user"),
     ("clients", "input_bytes_per_user"),
     ("clients", "queue_bytes_per_user"),
+    ("clients", "queue_bytes_users"),
+    ("clients", "rate_bytes_per_user"),
+    ("clients", "rate_per_user"),
     ("station", "operators"),
 )
 """Options that a reload takes over together: they say what programs may do."""

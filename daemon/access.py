@@ -99,6 +99,12 @@ class Quota:
     """Memory for what its programs have not read; 0: no limit,"""
     input_bytes: int = 0
     """and for what they have not written whole."""
+    queue_bytes_users: int = 0
+    """As ``queue_bytes``, for the programs of all users together."""
+    rate: int = 0
+    """Messages that its programs may send in a second; 0: no limit,"""
+    rate_bytes: int = 0
+    """and bytes of them."""
 
 
 class Access:
@@ -125,7 +131,10 @@ class Access:
         """Of a checked configuration. Raises ValueError for a user that has gone from this machine since."""
         c = config.clients
         operators = principals(config.station.operators)
-        quota = Quota(c.connections_per_user, c.groups_per_user, c.queue_bytes_per_user, c.input_bytes_per_user)
+        quota = Quota(
+            c.connections_per_user, c.groups_per_user, c.queue_bytes_per_user, c.input_bytes_per_user, c.queue_bytes_users,
+            c.rate_per_user, c.rate_bytes_per_user,
+        )  # fmt: skip
         access = cls(rules_of(config.access), closed=c.closed, operators=operators, quota=quota)
         access.names_shown = config.metrics.names
         return access

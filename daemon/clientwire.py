@@ -361,8 +361,8 @@ CODES: Final = {
     "busy": "the daemon serves `clients.max` programs already, or lacks memory; the connection is closed",
     "too-many-connections": "the programs of one user may have `clients.connections_per_user` connections; the connection is "
     "closed",
-    "too-many-bytes": "the programs of one user take more memory than `clients.queue_bytes_per_user` or "
-    "`clients.input_bytes_per_user`; the connection is closed",
+    "too-many-bytes": "the programs of one user, or of all users, take more memory than `clients.queue_bytes_per_user`, "
+    "`queue_bytes_users` or `input_bytes_per_user` allows; the connection is closed",
     "closing": "the daemon is stopping; the connection is closed",
     "fenced": "the order at this station differs from another station's",
     "not-permitted": "the user of this program may not do that: commands are for operators, groups named "

@@ -111,6 +111,7 @@ HELP: Final = {
     "datapath_rests": "Rests between batches under load",
     "datapath_lingers": "Waits for an answer to what was just sent",
     "datapath_waits": "Waits for the next event inside a turn, while events come",
+    "datapath_client_throttles": "Times that a program was not read further because its user had sent too much",
     "datapath_client_reads": "Reads from programs' sockets",
     "datapath_client_writes": "Writes to programs' sockets",
     "datapath_client_bytes_in": "Bytes read from programs",
@@ -342,7 +343,8 @@ def _programs(s: Mapping[str, Any]) -> Iterator[Metric]:
     labels = ["client", "program"]
     gauges = (("queued_bytes", "Bytes that wait for a program", "bytes"),
               ("unsent_bytes", "Bytes of a program that wait for the send window", "bytes"),
-              ("paused", "Whether a program is not being read now", ""))  # fmt: skip
+              ("paused", "Whether a program is not being read now", ""),
+              ("throttled", "Whether a program is not being read now for the rate of its user", ""))  # fmt: skip
     for name, text, unit in gauges:
         yield labelled(
             GaugeMetricFamily(f"zenjun_client_{name}", text, labels=labels, unit=unit),

@@ -164,7 +164,9 @@ class Sessions:
         self._groups.review()
 
     def _bound_users(self) -> None:
-        self._dp.user_limits(self.access.quota.queue_bytes, self.access.quota.input_bytes)
+        quota = self.access.quota
+        self._dp.user_limits(quota.queue_bytes, quota.input_bytes, quota.queue_bytes_users)
+        self._dp.user_rates(quota.rate, quota.rate_bytes)
 
     def on_frame(self, take: Take, now: int) -> None:
         """One control frame of a client, or (type 0) its end."""
@@ -432,8 +434,8 @@ class Sessions:
             text = f"more than {limit} bytes (clients.queue_bytes_max) were waiting for this client: it reads too slowly"
             self._cut_off(connection, "slow-receiver", text, now, told=True)
         elif error == E_MANY:
-            text = "disconnected: the programs of this user take more memory than clients.queue_bytes_per_user or "
-            text += "clients.input_bytes_per_user allows"
+            text = "disconnected: the programs of this user, or of all users, take more memory than "
+            text += "clients.queue_bytes_per_user, queue_bytes_users or input_bytes_per_user allows"
             self.audit.refused("too-many-bytes", connection.who, connection.name, text, now)
             self._cut_off(connection, "too-many-bytes", text, now, told=True)
         else:
@@ -480,6 +482,7 @@ class Sessions:
                     "delivered": info.delivered,
                     "done": list(info.done),
                     "paused": info.paused,
+                    "throttled": info.throttled,
                 }
             )
         return out

@@ -56,8 +56,8 @@ class TooManyConnections(Busy):
 
 
 class TooManyBytes(SlowReceiver):
-    """The programs of this user have more unread, or half sent, than they may (``clients.queue_bytes_per_user``,
-    ``clients.input_bytes_per_user``)."""
+    """The programs of this user, or of all, have more unread, or half sent, than they may (``clients.queue_bytes_per_user``,
+    ``queue_bytes_users``, ``input_bytes_per_user``)."""
 
 
 class VersionMismatch(ConnectionClosed):

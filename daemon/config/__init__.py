@@ -13,8 +13,6 @@ from .options import (
     LINK_OPTIONS,
     OPTIONS,
     SECTIONS,
-    AccessOptions,
-    ClientOptions,
     ClusterOptions,
     Config,
     DirectoryOptions,
@@ -22,6 +20,7 @@ from .options import (
     LogOptions,
     StationOptions,
 )
+from .programs import AccessOptions, ClientOptions
 from .reader import CONFIG_ENV, CONFIG_PATH, find, load, parse
 from .render import LIVE, example, markdown, sentence, toml_value
 from .source import FILE_BYTES_MAX, ConfigError, Problem

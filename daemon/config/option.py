@@ -215,6 +215,10 @@ def check_user_bytes(value: int) -> str:
     return f"expected 0 or at least {MIB} bytes" if 0 < value < MIB else ""
 
 
+def check_rate_bytes(value: int) -> str:
+    return f"expected 0 or at least {KIB} bytes/s" if 0 < value < KIB else ""
+
+
 def check_window(value: int) -> str:
     return "expected 0 or 4..4096" if 0 < value < 4 else ""
 

@@ -16,9 +16,8 @@ from typing import Any, Final, cast
 from ...proto.service.database.zones import ZONES_MAX
 from ...proto.service.directory.parts import PARTS_MAX
 from ...proto.service.groups import GROUPS_MAX
-from ...proto.wire import ETHERTYPE, GROUP_MAC, GROUP_NAME_MAX, GROUPS_PER_USER, MESSAGE_MAX, MTU_MIN, STATIONS_MAX
+from ...proto.wire import ETHERTYPE, GROUP_MAC, MESSAGE_MAX, MTU_MIN, STATIONS_MAX
 from .option import (
-    GIB,
     KIB,
     MIB,
     Nanoseconds,
@@ -33,22 +32,19 @@ from .option import (
     check_mode,
     check_mtu,
     check_path,
-    check_pattern,
     check_ring,
     check_stations,
     check_text,
-    check_user_bytes,
     check_window,
     check_zones,
     option,
 )
-from .principals import ALL, WRITTEN, check_principals
+from .principals import WRITTEN, check_principals
+from .programs import ACCESS_MAX, AccessOptions, ClientOptions
 
 SUN_PATH_MAX: Final = 107
 LINKS_MAX: Final = 4
 """Links of a cluster; ``DP_LINKS_MAX`` of the data path."""
-ACCESS_MAX: Final = 64
-"""Tables [[access]], and users and groups that a list may name."""
 IFNAME_MAX: Final = 15
 RING_BYTES: Final = 8 * MIB
 RING_BYTES_JUMBO: Final = 64 * MIB
@@ -397,68 +393,6 @@ class StationOptions:
     def ring_bytes_for(self, mtu: int) -> int:
         """Bytes of the receive ring for an interface of this MTU, with 0 resolved."""
         return self.ring_bytes or (RING_BYTES_JUMBO if mtu > JUMBO_MTU else RING_BYTES)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientOptions:
-    """[clients]: programs connected to this daemon."""
-
-    max: int = option(
-        64, low=1, high=256, live=True,
-        help="programs connected at once",
-        reason="bounds the memory for their queues",
-    )  # fmt: skip
-    queue_bytes_max: int = option(
-        64 * MIB, unit="bytes", low=64 * KIB, high=1024 * MIB,
-        help="bytes that may wait for one slow program before it is disconnected; from half of it on, its own sends are held",
-        reason="memory against patience",
-    )  # fmt: skip
-    closed: bool = option(
-        False, live=True,
-        help="true: only groups that an [[access]] names may be used; false: who may connect may use the others",
-        reason="what is not allowed is forbidden, or the other way round",
-    )  # fmt: skip
-    connections_per_user: int = option(
-        0, low=0, high=256, live=True, note="0: as many as max",
-        help="programs of one user that may be connected at once",
-        reason="one user's programs shall not take the places of all others'",
-    )  # fmt: skip
-    groups_per_user: int = option(
-        GROUPS_PER_USER, low=1, high=GROUPS_PER_USER, live=True,
-        help="groups that the programs of one user may hold at a time, joined or to send to",
-        reason="each join is a message, and costs an entry at every station",
-    )  # fmt: skip
-    queue_bytes_per_user: int = option(
-        0, unit="bytes", low=0, high=1024 * GIB, live=True, check=check_user_bytes, note="0: no limit, or at least 1 MiB",
-        help="memory for what the programs of one user have not read; the one that needs more is disconnected",
-        reason="one user's slow programs shall not take the machine's memory",
-    )  # fmt: skip
-    input_bytes_per_user: int = option(
-        0, unit="bytes", low=0, high=1024 * GIB, live=True, check=check_user_bytes, note="0: no limit, or at least 1 MiB",
-        help="memory for messages that the programs of one user have begun to send; the one that needs more is disconnected",
-        reason="64 halves of the largest message are half a gigabyte",
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class AccessOptions:
-    """[[access]]: who may use which groups, in a table of its own for each pattern; the first that has a group's name counts."""
-
-    groups: str = option(
-        low=1, high=GROUP_NAME_MAX, check=check_pattern, example="orders.*",
-        help="names of groups, with * for any characters, ? for one, [abc] for one of these",
-        reason="groups are made by their first member: their names are all that there is before",
-    )  # fmt: skip
-    send: tuple[str, ...] = option(
-        (ALL,), low=0, high=ACCESS_MAX, check=check_principals, note=WRITTEN,
-        help="users who may send to them",
-        reason="a program that only reads cannot disturb those that decide by what is sent",
-    )  # fmt: skip
-    receive: tuple[str, ...] = option(
-        (ALL,), low=0, high=ACCESS_MAX, check=check_principals, note=WRITTEN,
-        help="users who may receive their messages and see their names and members",
-        reason="programs of several users share a machine",
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

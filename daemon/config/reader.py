@@ -11,16 +11,15 @@ from ...proto.service.database.zones import parse_zone as parse_database_zone
 from ...proto.service.directory.parts import parse_zone
 from .option import Option, did_you_mean
 from .options import (
-    ACCESS_MAX,
     ACCESS_OPTIONS,
     LINK_OPTIONS,
     LINKS_MAX,
     OPTIONS,
     SECTIONS,
-    AccessOptions,
     Config,
     LinkOptions,
 )
+from .programs import ACCESS_MAX, AccessOptions
 from .source import FILE_BYTES_MAX, ConfigError, Problem, Source, quoted, shown
 
 CONFIG_PATH: Final = "/etc/zenjun/zenjund.toml"

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from .option import Option
-from .options import ACCESS_OPTIONS, LINK_OPTIONS, OPTIONS, SECTIONS, AccessOptions, LinkOptions
+from .options import ACCESS_OPTIONS, LINK_OPTIONS, OPTIONS, SECTIONS, LinkOptions
+from .programs import AccessOptions
 from .reader import CONFIG_ENV, CONFIG_PATH
 
 LIVE: Final = " Taken over by a reload."

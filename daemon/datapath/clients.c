@@ -115,13 +115,17 @@ int dp_client_bound(struct dp *d, uint32_t slot, uint32_t user)
     struct dp_client *c = client_live(d, slot);
     if (!c)
         return -ENOENT;
+    if (c->bounded)
+        return -EALREADY;
     c->bounded = 1;
     c->user = user;
+    c->place = rates_enter(d, user);
     return 0;
 }
 
-void dp_user_limits(struct dp *d, uint64_t queue_bytes, uint64_t input_bytes)
+void dp_user_limits(struct dp *d, uint64_t queue_bytes, uint64_t input_bytes, uint64_t queue_bytes_all)
 {
+    d->users_queue_max = queue_bytes_all;
     d->user_queue_max = queue_bytes;
     d->user_input_max = input_bytes;
 }
@@ -219,12 +223,13 @@ int dp_client_hold(struct dp *d, uint32_t slot, uint32_t yes)
  * again, for what Python makes of one decides whether it wants the next. */
 int dp_take(struct dp *d, struct dp_take *out)
 {
+    const uint64_t now = d->take_count ? dp_now() : 0;
     while (d->take_count) {
         struct dp_client *c = &d->clients[d->take[d->take_head]];
         d->take_head = (d->take_head + 1) % DP_CLIENTS_MAX;
         d->take_count--;
         c->in_take = 0;
-        if (c->more && input_has_message(d, c))
+        if (c->more && input_has_message(d, c, now))
             c->taking = 1;
         c->more = 0;
         if (c->taking) {
@@ -238,8 +243,10 @@ int dp_take(struct dp *d, struct dp_take *out)
             input_consume(c, DP_HEADER + size); /* the bytes stay until the next read */
             set_add(&d->work, c->slot);
             c->more = (uint8_t)is_message(out->type);
-            if (c->more)
+            if (c->more) {
+                rates_count(d, c, size, now);
                 take_push(d, c);
+            }
             return 1;
         }
         if (c->used && c->end && !c->end_told) {
@@ -319,7 +326,8 @@ int dp_client_info(const struct dp *d, uint32_t slot, struct dp_client_info *out
         return -ENOENT;
     const struct dp_client *c = &d->clients[slot];
     *out = (struct dp_client_info){.queued_bytes = queue_bytes(&c->q), .unsent_bytes = c->in_end - c->in_start, .sent = c->sent,
-                                   .delivered = c->delivered, .client = c->number, .closing = c->closing, .paused = c->paused};
+                                   .delivered = c->delivered, .client = c->number, .closing = c->closing, .paused = c->paused,
+                                   .throttled = (uint8_t)set_has(&d->late, slot)};
     memcpy(out->done, c->done, sizeof out->done);
     return 0;
 }

@@ -165,6 +165,7 @@ class ClientInfo(NamedTuple):
     client: int
     closing: bool
     paused: bool
+    throttled: bool
 
 
 class CorePointers(Protocol):
@@ -504,12 +505,16 @@ class DataPath(Overlapping, Unattended):
         return int(self._slot[0])
 
     def client_bound(self, slot: int, user: int) -> None:
-        """``user_limits`` hold for this client, together with the others of its user."""
+        """``user_limits`` and ``user_rates`` hold for this client, together with the others of its user."""
         check(lib.dp_client_bound(self._dp, slot, user))
 
-    def user_limits(self, queue_bytes: int, input_bytes: int) -> None:
-        """Memory that queues, and unfinished input, of one user's programs may take; 0: no limit."""
-        lib.dp_user_limits(self._dp, queue_bytes, input_bytes)
+    def user_limits(self, queue_bytes: int, input_bytes: int, queue_bytes_users: int = 0) -> None:
+        """Memory for the queues, and unfinished input, of one user's programs, and for all users' queues; 0: no limit."""
+        lib.dp_user_limits(self._dp, queue_bytes, input_bytes, queue_bytes_users)
+
+    def user_rates(self, messages: int, size: int) -> None:
+        """Messages, and bytes of them, that one user's programs may send in a second; 0: no limit."""
+        lib.dp_user_rates(self._dp, messages, size)
 
     def client_remove(self, slot: int, *, hard: bool, linger_ns: int = 0) -> None:
         """Give a slot up. hard: close now; otherwise write out what is queued and released, at most ``linger_ns`` long."""
@@ -645,7 +650,9 @@ class DataPath(Overlapping, Unattended):
         i = self._info
         check(lib.dp_client_info(self._dp, slot, i))
         done = (i.done[0], i.done[1], i.done[2])
-        return ClientInfo(i.queued_bytes, i.unsent_bytes, i.sent, i.delivered, done, i.client, bool(i.closing), bool(i.paused))
+        return ClientInfo(
+            i.queued_bytes, i.unsent_bytes, i.sent, i.delivered, done, i.client, *map(bool, (i.closing, i.paused, i.throttled))
+        )
 
     def clients_left(self) -> int:
         """Slots in use, also those given up that are still being written out, but not those of clients cut off."""

@@ -105,7 +105,8 @@ struct dp_link_counters {
 struct dp_counters {
     uint64_t rx_batches, rx_frames, rx_kernel_drops, rx_truncated, rx_losing;
     uint64_t tx_batches, tx_frames, tx_bytes, tx_busy, tx_too_long, tx_errors;
-    uint64_t turns, rests, lingers, waits, client_reads, client_writes, client_bytes_in, client_bytes_out, slow_disconnects;
+    uint64_t turns, rests, lingers, waits, client_reads, client_writes, client_bytes_in, client_bytes_out, slow_disconnects,
+        client_throttles;                /* a program was set aside for the rate of its user */
     uint64_t rx_double, rx_refused[16];
     uint64_t rx_pieced, rx_piece_bad, tx_pieced; /* PDUs put together of PIECEs; PIECEs out of place; PDUs sent in PIECEs */
 };
@@ -238,7 +239,7 @@ void dp_group_done(struct dp *d);
 int dp_send(struct dp *d, uint16_t client, uint32_t group, uint8_t type, uint8_t need_ack, const uint8_t *data, uint32_t size);
                                                      /* a message of Python's; queued inside (at most 1 MiB), -ENOBUFS beyond */
 struct dp_client_info {
-    uint64_t queued_bytes, unsent_bytes, sent, delivered, done[3]; uint16_t client; uint8_t closing, paused; uint32_t pad;
+    uint64_t queued_bytes, unsent_bytes, sent, delivered, done[3]; uint16_t client; uint8_t closing, paused, throttled, pad[3];
 };
 int dp_clients(const struct dp *d);                  /* slots in use, also those still being written out, but not those cut off */
 int dp_client_info(const struct dp *d, uint32_t slot, struct dp_client_info *out);
@@ -260,10 +261,19 @@ int dp_pair_waits(struct dp *d, uint32_t station, uint32_t yes); /* 1: room in i
 /* Bitmaps (bit k: station k + 1), which are cleared, as is the news of room: cores with news, and stations whose frames came while there was none. */
 void dp_pairs(struct dp *d, uint64_t *news, uint64_t *asked);
 
-/* The client is one of a user's whose memory is bounded (dp_user_limits): the one that would need more is cut off. */
+/* The client is one of a user's whose memory (dp_user_limits: the one that would need more is cut off) and rate are bounded. */
 int dp_client_bound(struct dp *d, uint32_t slot, uint32_t user);
-/* Bytes of memory that the queues, and the unfinished input, of all programs of such a user may take; 0: no limit. */
-void dp_user_limits(struct dp *d, uint64_t queue_bytes, uint64_t input_bytes);
+/* Bytes of memory that the queues, and the unfinished input, of all programs of such a user may take, and the queues of all such
+ * users together; 0: no limit. */
+void dp_user_limits(struct dp *d, uint64_t queue_bytes, uint64_t input_bytes, uint64_t queue_bytes_all);
+/* Messages, and bytes of messages, a second that all programs of such a user may send; 0: no limit. Whose user has sent more is not
+ * read for a while. */
+void dp_user_rates(struct dp *d, uint64_t messages, uint64_t bytes);
+#define DP_RATE_BURST_NS 100000000ull                /* so much of its rate a user may send at once, */
+#define DP_RATE_STEP_NS 5000000ull                   /* and so much at least when it had to wait */
+/* When so many more units will have been sent at exactly this rate (0: no limit), after those that will have been when it is due. */
+uint64_t dp_rate_after(uint64_t due, uint64_t now, uint64_t units, uint64_t rate);
+uint64_t dp_rate_free(uint64_t due, uint64_t now);   /* 0: the next one may be sent; else when it may */
 
 /* ---- multicast messages of clients ---- */
 int dp_client_hold(struct dp *d, uint32_t slot, uint32_t yes); /* 1: nothing more is read from this client */

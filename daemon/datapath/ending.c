@@ -29,6 +29,7 @@ static void slot_free(struct dp *d, struct dp_client *c)
 {
     queue_clear(d, c);
     queue_free(c);
+    rates_leave(d, c);
     dp_unmap(c->in, c->in_cap);
     free(c->handles);
     set_del(&d->work, c->slot);
@@ -116,7 +117,7 @@ void client_slow(struct dp *d, struct dp_client *c)
 void client_many(struct dp *d, struct dp_client *c, const char *option)
 {
     char text[160];
-    snprintf(text, sizeof text, "the programs of this user take more memory here than %s allows", option);
+    snprintf(text, sizeof text, "this user's programs, or those of all users, take more memory than %s allows", option);
     client_fail(d, c, "too-many-bytes", text, DP_E_MANY, 0);
 }
 

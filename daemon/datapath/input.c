@@ -197,12 +197,12 @@ static enum head input_head(struct dp *d, struct dp_client *c, uint32_t *size)
     }
 }
 
-int input_has_message(struct dp *d, struct dp_client *c)
+int input_has_message(struct dp *d, struct dp_client *c, uint64_t now)
 {
     uint32_t size = 0;
     if (c->taking || c->closing || c->end || c->held || c->paused || input_must_pause(d, c))
         return 0;
-    return input_head(d, c, &size) == HEAD_CONTROL && is_message(frame_type(c->in + c->in_start));
+    return input_head(d, c, &size) == HEAD_CONTROL && is_message(frame_type(c->in + c->in_start)) && !rates_wait(d, c, now);
 }
 
 /* 1: taken; 0: refused for now. */
@@ -247,6 +247,12 @@ static int asks_only(const struct dp_client *c)
     return type == DP_F_STATUS || type == DP_F_MEMBERS;
 }
 
+/* A whole message stands at the head, for the core or for Python. */
+static int is_for_sending(const struct dp_client *c, enum head head)
+{
+    return head == HEAD_SEND || head == HEAD_OVERLAP || (head == HEAD_CONTROL && is_message(frame_type(c->in + c->in_start)));
+}
+
 enum served { SERVED_DRY, SERVED_BLOCKED, SERVED_QUANTUM };
 
 static enum served for_python(struct dp *d, struct dp_client *c)
@@ -271,7 +277,7 @@ static int send_head(struct dp *d, struct dp_client *c, enum head head, uint32_t
 
 /* Serve one client until it has nothing, the core has no room, or its quantum is over; a quantum that the core's lack of room
  * cuts short goes on the next time, or one client could have all the room for ever. *taken counts messages and reads. */
-static enum served serve(struct dp *d, struct dp_client *c, int only_partial, uint32_t *taken)
+static enum served serve(struct dp *d, struct dp_client *c, uint64_t now, int only_partial, uint32_t *taken)
 {
     for (;;) {
         if (c->quantum >= DP_QUANTUM_BYTES) {
@@ -287,6 +293,8 @@ static enum served serve(struct dp *d, struct dp_client *c, int only_partial, ui
         uint32_t size = 0;
         int sent = 0;
         const enum head head = input_head(d, c, &size);
+        if (!c->begun && is_for_sending(c, head) && rates_wait(d, c, now))
+            return SERVED_DRY; /* rates_release() takes it up again */
         switch (head) {
         case HEAD_BAD:
             client_fail(d, c, "protocol", "a frame with a size or a level beyond the limit", DP_E_PROTOCOL, 1);
@@ -308,6 +316,8 @@ static enum served serve(struct dp *d, struct dp_client *c, int only_partial, ui
             if (sent <= 0)
                 return sent ? for_python(d, c) : SERVED_BLOCKED;
             ++*taken;
+            if (head != HEAD_REFUSED)
+                rates_count(d, c, size, now);
             c->quantum += (head == HEAD_REFUSED ? 0 : size) + DP_QUANTUM_MESSAGE;
             continue;
         case HEAD_NONE:
@@ -357,9 +367,10 @@ static int offer_pending(struct dp *d, uint32_t *taken)
 }
 
 /* Messages and reads done. *more: stopped by the bound on one pass. */
-uint32_t clients_offer(struct dp *d, uint32_t *more)
+uint32_t clients_offer(struct dp *d, uint64_t now, uint32_t *more)
 {
     uint32_t taken = 0, rounds = 0;
+    *more |= rates_release(d, now);
     d->multi.blocked = 0;
     if (d->orphan.map && d->api->offer(d->core, &d->orphan.m)) {
         orphan_free(d);
@@ -371,7 +382,7 @@ uint32_t clients_offer(struct dp *d, uint32_t *more)
         uint32_t i = set_next(&todo, d->turn);
         if (i == DP_CLIENTS_MAX)
             i = set_next(&todo, 0);
-        switch (serve(d, &d->clients[i], only_partial, &taken)) {
+        switch (serve(d, &d->clients[i], now, only_partial, &taken)) {
         case SERVED_DRY:
             set_del(&d->work, i);
             set_del(&todo, i);

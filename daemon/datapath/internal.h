@@ -14,6 +14,7 @@
  * queue.c    what is to be written to one client: byte ring, release marks, DONE counts
  * groups.c   which client takes delivery of what
  * orphan.c   the SEND at the head of a client's input, also after its client has gone
+ * rates.c    how fast the programs of one user may send
  * ending.c   how a connection ends
  * sending.c  messages of programs to groups that overlap: unfinished ones, and sending
  * input.c    reading from clients, parsing, offering to the core
@@ -77,6 +78,8 @@ struct dp_set { uint64_t word[DP_WORDS]; };
 
 static inline void set_add(struct dp_set *s, uint32_t i) { s->word[i >> 6] |= 1ull << (i & 63u); }
 static inline void set_del(struct dp_set *s, uint32_t i) { s->word[i >> 6] &= ~(1ull << (i & 63u)); }
+
+static inline int set_has(const struct dp_set *s, uint32_t i) { return s->word[i >> 6] >> (i & 63u) & 1; }
 
 static inline int set_any(const struct dp_set *s)
 {
@@ -356,8 +359,8 @@ struct dp_client {
     uint8_t out_armed;           /* EPOLLOUT is asked for */
     uint8_t paused;              /* its queue is over half: its sends are not read */
     uint8_t held;                /* by Python (dp_client_hold): nothing is read */
-    uint8_t bounded;             /* it shares the memory of its user's programs */
-    uint32_t user;
+    uint8_t bounded;             /* it shares the memory and the rate of its user's programs */
+    uint32_t user, place;        /* place: in users[] */
     uint8_t taking;              /* a control frame stands at the head of the input, for dp_take */
     uint8_t more;                /* dp_take has given a message of it: perhaps there is another one */
     uint8_t in_take;             /* the slot stands in the list of dp_take */
@@ -385,6 +388,13 @@ struct dp_client {
     uint32_t between_cap;
     uint64_t between_tail, between_head[ZJ_ACK]; /* how many there have been, and are counted in done[level] */
     uint64_t ordered_end;        /* one past the position of the last message given at level ordered */
+};
+
+/* A user whose programs are bounded. due: when all its messages, and all their bytes, would have been sent at exactly the rate. */
+struct dp_user {
+    uint32_t id, clients, turn;  /* turn: of those that wait the first from this slot on is the next one */
+    uint8_t known;
+    uint64_t due[2], free_at;    /* nothing more is taken before then */
 };
 
 /* ---- groups ---- */
@@ -454,7 +464,9 @@ struct dp {
     uint32_t again;                     /* zj_asked_again, as last told, */
     uint64_t again_rest;                /* and not before this is it told again */
     struct dp_spread spread;
-    uint64_t user_queue_max, user_input_max; /* 0: no limit */
+    uint64_t user_queue_max, user_input_max, users_queue_max; /* 0: no limit */
+    uint64_t rate[2];            /* messages, bytes a second of a user's programs; 0: no limit */
+    struct dp_user users[DP_CLIENTS_MAX];
     uint8_t fenced;              /* that the core is has been reported */
     uint8_t hold;
 
@@ -465,6 +477,7 @@ struct dp {
     struct dp_set marked;        /* something embargoed */
     struct dp_set owning;        /* own messages not at every level */
     struct dp_set closing;
+    struct dp_set late;          /* set aside for the rate of their users */
     uint32_t turn;               /* whose turn to offer */
     uint32_t queue_cap_max;
     uint64_t tidy_at;
@@ -560,7 +573,8 @@ uint64_t links_memory(const struct dp_links *ls);
 void links_add_counters(struct dp_links *ls, struct dp_counters *sum);
 
 /* ---- queue.c ---- */
-/* All return 0, -ENOMEM or what they say. queue_append: -EDQUOT, its user's programs take too much memory. */
+/* All return 0, -ENOMEM or what they say. queue_append: -EDQUOT, its user's programs take too much memory; -EUSERS,
+ * those of all users. */
 int queue_append(struct dp *d, struct dp_client *c, const uint8_t *head, uint32_t head_size, const uint8_t *body,
                  uint32_t body_size, uint32_t level, uint64_t position);
 int queue_urgent(struct dp *d, struct dp_client *c, const uint8_t *head, uint32_t head_size, const uint8_t *body,
@@ -601,6 +615,14 @@ struct zj_offer head_offer(const struct dp *d, const struct dp_client *c);
 void orphan_keep(struct dp *d, struct dp_client *c);
 void orphan_free(struct dp *d);
 
+/* ---- rates.c ---- */
+uint32_t rates_enter(struct dp *d, uint32_t user);          /* one more client of this user; returns its place */
+void rates_leave(struct dp *d, struct dp_client *c);        /* its slot is given up */
+int rates_wait(struct dp *d, struct dp_client *c, uint64_t now); /* 1: no message of it is taken now; it is set aside */
+void rates_count(struct dp *d, const struct dp_client *c, uint32_t size, uint64_t now); /* a message of it has been taken */
+uint32_t rates_release(struct dp *d, uint64_t now);         /* one client of each user whose time has come; 1: others of it wait too */
+uint64_t rates_due(const struct dp *d);
+
 /* ---- ending.c ---- */
 void take_push(struct dp *d, struct dp_client *c);
 void client_close(struct dp *d, struct dp_client *c);
@@ -622,8 +644,9 @@ void sending_reset(struct dp *d);
 
 /* ---- input.c ---- */
 void clients_event(struct dp *d, uint32_t slot, uint32_t events);
-uint32_t clients_offer(struct dp *d, uint32_t *more);
-int input_has_message(struct dp *d, struct dp_client *c); /* a whole one for Python stands at the head, and may be given */
+uint32_t clients_offer(struct dp *d, uint64_t now, uint32_t *more);
+/* A whole one for Python stands at the head, and may be given. */
+int input_has_message(struct dp *d, struct dp_client *c, uint64_t now);
 void input_reset(struct dp *d);
 void input_free(struct dp *d);
 

@@ -1,9 +1,16 @@
 /* Output: messages to the queues of the clients, positions, writing. */
 #include "internal.h"
 
-#define QUEUE_OPTION "clients.queue_bytes_per_user"
-
 #include <sys/epoll.h>
+
+/* 1: the client has been cut off, because its user's programs, or those of all users, take too much memory. */
+static int cut_off(struct dp *d, struct dp_client *c, int error)
+{
+    if (error != -EDQUOT && error != -EUSERS)
+        return 0;
+    client_many(d, c, error == -EDQUOT ? "clients.queue_bytes_per_user" : "clients.queue_bytes_users");
+    return 1;
+}
 
 int dp_client_put(struct dp *d, uint32_t slot, uint8_t type, uint8_t flags, uint16_t handle, const uint8_t *body, uint32_t size,
                   uint64_t position, uint32_t level, uint32_t urgent)
@@ -25,10 +32,7 @@ int dp_client_put(struct dp *d, uint32_t slot, uint8_t type, uint8_t flags, uint
     }
     d->api->positions(d->core, d->positions); /* an instance may have begun since the last turn */
     const int error = queue_append(d, c, head, sizeof head, body, size, level, position);
-    if (error != -EDQUOT)
-        return error;
-    client_many(d, c, QUEUE_OPTION);
-    return -EPIPE;
+    return cut_off(d, c, error) ? -EPIPE : error;
 }
 
 void client_give(struct dp *d, const struct dp_member *to, struct dp_client *c, const struct zj_message *m, int own)
@@ -46,12 +50,11 @@ void client_give(struct dp *d, const struct dp_member *to, struct dp_client *c, 
     key[DP_MESSAGE_STATION] = (uint8_t)(m->src + 1); /* stations count from 1 outside the core */
     memset(key + DP_MESSAGE_PAD, 0, DP_MESSAGE - DP_MESSAGE_PAD);
     const int error = queue_append(d, c, head, sizeof head, m->data, m->size, to->level, m->position);
-    if (error == -EDQUOT)
-        client_many(d, c, QUEUE_OPTION);
-    else if (error)
-        client_no_memory(d, c);
-    if (error)
+    if (error) {
+        if (!cut_off(d, c, error))
+            client_no_memory(d, c);
         return;
+    }
     c->delivered++;
     if (to->level == ZJ_ORDERED && m->stage == ZJ_DELIVERED)
         c->ordered_end = m->position + 1;

@@ -49,16 +49,23 @@ static int resize(struct dp_queue *q, uint64_t cap)
     return 0;
 }
 
-/* 1: with a ring of this capacity the programs of the client's user would take too much. The smallest ring is always allowed. */
-static int beyond_user(const struct dp *d, const struct dp_client *c, uint64_t cap)
+/* With a ring of this capacity the programs of the client's user (-EDQUOT), or those of all such users (-EUSERS), would take too much;
+ * 0: not so. The smallest ring is always allowed. */
+static int beyond_users(const struct dp *d, const struct dp_client *c, uint64_t cap)
 {
-    if (!c->bounded || !d->user_queue_max || cap <= DP_OUTPUT_BYTES_MIN)
+    if (!c->bounded || !(d->user_queue_max || d->users_queue_max) || cap <= DP_OUTPUT_BYTES_MIN)
         return 0;
-    uint64_t all = cap - c->q.cap;
-    for (uint32_t i = 0; i < DP_CLIENTS_MAX; i++)
-        if (d->clients[i].used && d->clients[i].bounded && d->clients[i].user == c->user)
-            all += d->clients[i].q.cap;
-    return all > d->user_queue_max;
+    uint64_t mine = cap - c->q.cap, all = mine;
+    for (uint32_t i = 0; i < DP_CLIENTS_MAX; i++) {
+        const struct dp_client *other = &d->clients[i];
+        if (!other->used || !other->bounded)
+            continue;
+        all += other->q.cap;
+        mine += other->user == c->user ? other->q.cap : 0;
+    }
+    if (d->user_queue_max && mine > d->user_queue_max)
+        return -EDQUOT;
+    return d->users_queue_max && all > d->users_queue_max ? -EUSERS : 0;
 }
 
 static int reserve(struct dp *d, struct dp_client *c, uint64_t size)
@@ -72,7 +79,8 @@ static int reserve(struct dp *d, struct dp_client *c, uint64_t size)
         cap *= 2;
     if (cap > d->queue_cap_max)
         return -ENOMEM;
-    return beyond_user(d, c, cap) ? -EDQUOT : resize(q, cap);
+    const int beyond = beyond_users(d, c, cap);
+    return beyond ? beyond : resize(q, cap);
 }
 
 /* ---- embargo ---- */

@@ -116,7 +116,7 @@ static int next_waits(const struct dp *d)
 {
     const struct dp_client *c = &d->clients[d->multi.next_slot];
     return d->multi.next.count && c->used && c->number == d->multi.next_client && c->sends == d->multi.next_sends && !c->closing &&
-           !c->end && !c->held && !c->paused && !c->taking;
+           !c->end && !c->held && !c->paused && !c->taking && !set_has(&d->late, c->slot);
 }
 
 int sending_next_has_gone(struct dp *d)

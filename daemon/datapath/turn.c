@@ -159,6 +159,7 @@ static uint64_t next_due(const struct dp *d, uint64_t deadline, uint64_t now)
     if (d->pairs.open)
         due = min64(due, max64(pairs_due(&d->links.above), now + DP_CONFIRM_GUARD_NS));
     due = min64(due, overlap_due(d));
+    due = min64(due, rates_due(d));
     return min64(due, clients_due(d));
 }
 
@@ -360,7 +361,7 @@ static void turn(struct dp *d, uint64_t deadline, uint64_t until, struct dp_turn
         uint32_t drained, more = 0, undelivered = 0;
         const uint32_t received = links_receive(&d->links, now, &drained);
         look_for_events(d);
-        uint32_t work = clients_offer(d, &more), progress = received + work;
+        uint32_t work = clients_offer(d, now, &more), progress = received + work;
         now = dp_now();
         status = d->api->step(d->core, now, drained);
         status |= repair_and_beat(d, now, drained, now >= slice_end);

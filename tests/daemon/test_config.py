@@ -388,6 +388,8 @@ def test_other_mistakes_with_rights() -> None:
     assert "write [[access]] for each pattern" in wrong(GOOD + '[access]\ngroups = "x"\n')[0][1]
     assert "at most 64" in wrong(GOOD + '[[access]]\ngroups = "x"\n' * 65)[0][1]
     assert "true or false" in wrong(GOOD + "[clients]\nclosed = 1\n")[0][1]
+    assert "0 or at least 1024 bytes/s" in wrong(GOOD + "[clients]\nrate_bytes_per_user = 1000\n")[0][1]
+    assert "0..1000000" in wrong(GOOD + "[clients]\nrate_per_user = -1\n")[0][1]
     assert "names no user" in wrong(put('operators = ["wheel"]', "station"))[0][1]
 
 

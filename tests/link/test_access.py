@@ -320,6 +320,29 @@ def test_memory_of_a_user_is_bounded_over_all_its_programs(daemon: Daemon) -> No
 
 @rule("G5")
 @pytest.mark.parametrize("most", [1 << 20, 0], ids=["", "no limit"])
+def test_memory_of_all_users_together_is_bounded(daemon: Daemon, most: int) -> None:
+    """Each user is within its own limit; together they are not within that of all. Without the limit all is held: harm."""
+    daemon.clients.access.change(Access(quota=Quota(queue_bytes=1 << 20, queue_bytes_users=most)))
+    daemon.clients.review()
+    theirs = [program(daemon, uid) for uid in (READER, WRITER, STRANGER)]
+    root = daemon.program("root")
+    for p in [*theirs, root]:
+        daemon.join(p, "g")
+        p.receive()
+    for _ in range(14):
+        daemon.core.deliver(group_id("g"), bytes(60_000), src=1)
+    daemon.turn()
+    ended = daemon.clients.audit.refusals.get("too-many-bytes", 0)
+    assert (0 < ended < 3) if most else not ended
+    got = [0] * 4
+    for _ in range(20):
+        daemon.turn()
+        got = [n + sum(isinstance(f, bytes) for f in kinds(p.receive())) for n, p in zip(got, [*theirs, root], strict=True)]
+    assert got.count(14) == 4 - ended and got[3] == 14, "the others, and root, get all"
+
+
+@rule("G5")
+@pytest.mark.parametrize("most", [1 << 20, 0], ids=["", "no limit"])
 def test_halves_of_messages_are_bounded(daemon: Daemon, most: int) -> None:
     """Each is within ``message_max``; together they are not within what a user may hold. Without the limit all are held: harm."""
     daemon.clients.access.change(Access(quota=Quota(input_bytes=most)))

@@ -312,7 +312,7 @@ def _clients(s: Mapping[str, Any], width: int) -> Table | None:
         table.add_row(
             _text(c.get("client")), _text(c.get("name")), _escape(", ".join(c.get("groups") or ())),
             _bytes(c.get("queued_bytes")), _bytes(c.get("unsent_bytes")), _count(c.get("sent")),
-            _count(c.get("delivered")), "yes" if c.get("paused") else "",
+            _count(c.get("delivered")), "yes" if c.get("paused") else "rate" if c.get("throttled") else "",
         )  # fmt: skip
     return table.table
 

@@ -243,7 +243,7 @@ def _programs(s: Mapping[str, Any], rates: Rates) -> RenderableType | None:
         table.add_row(
             _text(c.get("name")), _escape(", ".join(c.get("groups") or ())), _rate(rates.rate(f"{key}.sent")),
             _rate(rates.rate(f"{key}.delivered")), _bytes(c.get("queued_bytes")), _bytes(c.get("unsent_bytes")),
-            "[yellow]held[/yellow]" if c.get("paused") else "",
+            "[yellow]held[/yellow]" if c.get("paused") or c.get("throttled") else "",
         )  # fmt: skip
     return table
 

@@ -36,7 +36,7 @@ static const struct code codes[] = {
     {-114, "slow-receiver", "the client's queue exceeds clients.queue_bytes_max; the connection is closed"},
     {-115, "busy", "the daemon serves clients.max programs already, or lacks memory; the connection is closed"},
     {-123, "too-many-connections", "the programs of one user may have clients.connections_per_user connections; the connection is closed"},
-    {-124, "too-many-bytes", "the programs of one user take more memory than clients.queue_bytes_per_user or clients.input_bytes_per_user; the connection is closed"},
+    {-124, "too-many-bytes", "the programs of one user, or of all users, take more memory than clients.queue_bytes_per_user, queue_bytes_users or input_bytes_per_user allows; the connection is closed"},
     {-116, "closing", "the daemon is stopping; the connection is closed"},
     {-117, "fenced", "the order at this station differs from another station's"},
     {-118, "not-permitted", "the user of this program may not do that: commands are for operators, groups named zenjun.* for root and the user that the daemon runs as, others as [[access]] says"},

@@ -97,7 +97,7 @@ enum zenjun_error {
     ZENJUN_E_SLOW_RECEIVER = -114,        /* the client's queue exceeds clients.queue_bytes_max; the connection is closed */
     ZENJUN_E_BUSY = -115,                 /* the daemon serves clients.max programs already, or lacks memory; the connection is closed */
     ZENJUN_E_TOO_MANY_CONNECTIONS = -123, /* the programs of one user may have clients.connections_per_user connections; the connection is closed */
-    ZENJUN_E_TOO_MANY_BYTES = -124,       /* the programs of one user take more memory than clients.queue_bytes_per_user or clients.input_bytes_per_user; the connection is closed */
+    ZENJUN_E_TOO_MANY_BYTES = -124,       /* the programs of one user, or of all users, take more memory than clients.queue_bytes_per_user, queue_bytes_users or input_bytes_per_user allows; the connection is closed */
     ZENJUN_E_CLOSING = -116,              /* the daemon is stopping; the connection is closed */
     ZENJUN_E_FENCED = -117,               /* the order at this station differs from another station's */
     ZENJUN_E_NOT_PERMITTED = -118,        /* the user of this program may not do that: commands are for operators, groups named zenjun.* for root and the user that the daemon runs as, others as [[access]] says */
