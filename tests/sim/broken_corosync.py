@@ -214,6 +214,14 @@ class SamePid(Cpg):
         return super()._may_join(handle, process)
 
 
+class AnyEnd(Cpg):
+    """Y9: the place of an older process's leave is taken for that of the connection's end, which is still under way."""
+
+    def on_members(self, change: Members) -> Iterator[Effect]:
+        self.going -= {Process(change.group, a.pid) for a in change.left if a.node == self.ring.node}
+        return super().on_members(change)
+
+
 class DropsOverload(Cpg):
     """Y10: what is too much is dropped, as corosync does it."""
 
@@ -309,7 +317,7 @@ class AnyHalf(Votequorum):
 PARTS: dict[str, dict[str, Any]] = {
     **{c.__name__: {"ring": c} for c in (LetsAnybodyIn, Forgets, NoLives, OneLife, ViewsOnly, StaysConnected, DropsOwn)},
     **{c.__name__: {"ring": c} for c in (KeepsLists, BehindTheList, DoesNotWait, CountsAnew, NodeUpAsJoin, OwnNodeDown)},
-    **{c.__name__: {"cpg": c} for c in (OnlyChanged, SamePid, DropsOverload, DeafLeaver, PassesParts)},
+    **{c.__name__: {"cpg": c} for c in (OnlyChanged, SamePid, AnyEnd, DropsOverload, DeafLeaver, PassesParts)},
     "BeyondReserve": {"ring": BeyondReserve},
     "LeavesAtOnce": {"ring": LeavesAtOnce},
     "GroupsFirst": {"standin": GroupsFirst},

@@ -117,7 +117,7 @@ class Load:
     def use_group(self, node: Node, standin: StandIn, program: Program) -> None:
         r, carry, cpg = self.r, self.world.carry_out, standin.cpg
         if not program.is_member and not program.asked:
-            program.group, program.pid = r.choice(GROUPS), r.randint(1, 4)
+            program.group, program.pid = r.choice(GROUPS), r.randint(1, self.world.plan.pids)
             program.asked = "join"
             self.joined.add((program.group, node.id, program.pid))
             carry(node, cpg.join(program.handle, program.group, program.pid, initial=True))

@@ -42,6 +42,8 @@ class Plan:
     """Of messages that come in parts."""
     weight: int = 1
     """Votes of node 1."""
+    pids: int = 4
+    """Of a node's programs: the fewer, the more often one comes back as a process that has just ended."""
 
     @classmethod
     def draw(cls, seed: int) -> Plan:
@@ -64,6 +66,7 @@ class Plan:
             parts=r.choice([0.1, 0.4]),
             weight=r.choice([1, 1, 1, 2]),
             linger=r.choice([0, 0, 1]),
+            pids=r.choice([4, 4, 2, 1]),
         )
 
     @property

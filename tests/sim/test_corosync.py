@@ -40,7 +40,9 @@ CUTS: dict[str, Any] = {
 CALM: dict[str, Any] = {"faults": 0, "steps": 300, "parts": 0.4, "dies": 0}
 VOTES: dict[str, Any] = {"stations": 3, "steps": 300, "faults": 0.08, "votes": 0.5}
 
-STAGES: dict[str, dict[str, Any]] = {"OneLife": CUTS, "PassesParts": CALM, "ForgetsVotes": VOTES}
+ALIKE: dict[str, Any] = {"faults": 0, "steps": 300, "lag": 0.8, "dies": 0, "pids": 1}
+
+STAGES: dict[str, dict[str, Any]] = {"OneLife": CUTS, "PassesParts": CALM, "ForgetsVotes": VOTES, "AnyEnd": ALIKE}
 """Plans in which the broken rule matters often."""
 
 CAUGHT_AT: dict[str, int] = {
@@ -69,6 +71,7 @@ CAUGHT_BY: dict[str, set[str]] = {
     "OwnNodeDown": {"own"},
     "OnlyChanged": {"services"},
     "SamePid": {"self"},
+    "AnyEnd": {"self"},
     "DropsOverload": {"self"},
     "DeafLeaver": {"self"},
     "PassesParts": {"torn"},

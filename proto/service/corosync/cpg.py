@@ -243,7 +243,8 @@ class Cpg:
     def on_members(self, change: Members) -> Iterator[Effect]:
         """A group has changed: those in it hear of it, and who has just come or gone."""
         self._everybody = None
-        self.going -= {Process(change.group, a.pid) for a in change.left if a.node == self.ring.node}
+        ended = (a for a in change.left if a.node == self.ring.node and a.reason is Reason.PROCDOWN)  # not LEAVE: an older one's
+        self.going -= {Process(change.group, a.pid) for a in ended}
         for handle in list(self.handles.values()):
             if handle.process is None or handle.process.group != change.group:
                 continue
