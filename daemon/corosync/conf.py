@@ -245,23 +245,30 @@ def path_of(environ: dict[str, str]) -> Path:
 
 
 def load(path: Path) -> Conf:
-    """Read the file, and uidgid.d beside it. Raises ConfigError with all problems of the language and the nodelist."""
+    """Read the file, and uidgid.d beside it. Raises ConfigError with all problems of the language and the nodelist; of a file in
+    uidgid.d, only if the others are good."""
     problems: list[Problem] = []
     lines = list(_lines(_read(path), problems))
     uids, gids = set[int](), set[int]()
+    _users(lines, uids, gids, problems)
     try:
         extra = sorted(p for p in (path.parent / UIDGID_FOLDER).iterdir() if p.is_file() and not p.name.startswith("."))
     except OSError:
         extra = []
-    for x in [*lines, *(y for file in extra for y in _lines(_read(file), problems))]:
-        if x.sections == ("uidgid",) and x.key != _LEVEL:
-            _user(x, uids, gids, problems)
-    conf = Conf(path, lines, _nodes(lines), frozenset(uids), frozenset(gids))
-    problems += _checked(conf)
-    if problems:
-        raise ConfigError(str(path), tuple(sorted(problems, key=lambda problem: problem.line)))
+    nodes = _nodes(lines)
+    problems += _checked(Conf(path, lines, nodes, frozenset(), frozenset()))
+    _raise(path, problems)
+    for file in extra:
+        _users(_lines(_read(file), problems), uids, gids, problems)
+        _raise(file, problems)
+    conf = Conf(path, lines, nodes, frozenset(uids), frozenset(gids))
     conf.warnings += _warnings(conf)
     return conf
+
+
+def _raise(path: Path, problems: list[Problem]) -> None:
+    if problems:
+        raise ConfigError(str(path), tuple(sorted(problems, key=lambda problem: problem.line)))
 
 
 def _read(path: Path) -> str:
@@ -297,8 +304,7 @@ def _lines(text: str, problems: list[Problem]) -> Iterator[Line]:
             yield Line(number, tuple(sections), key.strip(), value.strip(), begun[-1] if begun else 0)
         else:
             problems.append(Problem(number, "expected 'key: value', 'section {' or '}'"))
-    if sections:
-        problems.append(Problem(0, f"section {sections[-1]!r} is not closed"))
+    problems += [Problem(line, f"section {name!r} is not closed") for name, line in zip(sections, begun, strict=True)]
 
 
 def _nodes(lines: list[Line]) -> list[Node]:
@@ -311,6 +317,13 @@ def _nodes(lines: list[Line]) -> list[Node]:
                 nodes[-1].values[x.key] = x
     lines[:] = [x for x in lines if x.key != _LEVEL]
     return nodes
+
+
+def _users(lines: Iterable[Line], uids: set[int], gids: set[int], problems: list[Problem]) -> None:
+    """What sections ``uidgid`` say."""
+    for x in lines:
+        if x.sections == ("uidgid",) and x.key != _LEVEL:
+            _user(x, uids, gids, problems)
 
 
 def _user(x: Line, uids: set[int], gids: set[int], problems: list[Problem]) -> None:

@@ -471,7 +471,8 @@ class Process:
     def _has_room(self, program: Program) -> bool:
         if program.service != "cpg":
             return True
-        return self.server.has_room and self.standin.cpg.accepts(program.number)
+        number = program.number
+        return self.server.has_room and self.standin.cpg.accepts(number) and self.server.takes_events(number)
 
     def _hold(self, program: Program) -> None:
         if program.number not in self.held:

@@ -110,6 +110,17 @@ def test_a_program_ends_it(tmp_path: Path) -> None:
     assert "code=8" in log(tmp_path)
 
 
+@rule("Y19")
+def test_alone_a_program_that_takes_nothing_sends_no_more(tmp_path: Path) -> None:
+    (tmp_path / "corosync.conf").write_text(COROSYNC + "zenjun {\n  queue_bytes_max: 8000000\n}\n")
+    member = f"echo ahead 100 200000 | {sys.executable} -m tests.e2e.corosync_member g"
+    done = alone(tmp_path, "sh", "-c", member)
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert not [line for line in said if line[0] == "error"]
+    ((sent, came),) = (line[1:] for line in said if line[0] == "ahead")
+    assert 20 < sent == came < 100
+
+
 @rule("Y18")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_requests_at_random_do_not_end_it(tmp_path: Path, seed: int) -> None:

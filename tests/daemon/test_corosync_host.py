@@ -132,7 +132,8 @@ def test_a_folder_beside_it_names_users(tmp_path: Path) -> None:
         ("gid: 1002", "gid: ²", "18: gid: expected a number, not '²'"),
         ("version: 2", "version 2", "3: expected 'key: value', 'section {' or '}'"),
         ("nodelist {", "}\nnodelist {", "23: a closing brace without an opening one"),
-        ("nodelist {", "nodelist {\n{", "section 'nodelist' is not closed"),
+        ("nodelist {", "nodelist {\n{", "23: section 'nodelist' is not closed"),
+        ("nodelist {", "zenjun {\nnodelist {", "23: section 'zenjun' is not closed"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -140,6 +141,19 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, old: str, new: str
     with pytest.raises(ConfigError) as error:
         load(written(tmp_path, GOOD.replace(old, new)))
     assert said in str(error.value)
+
+
+def test_what_is_wrong_beside_it_is_named_with_that_file(tmp_path: Path) -> None:
+    (tmp_path / "uidgid.d").mkdir()
+    file = tmp_path / "uidgid.d" / "one"
+    for text, said in (
+        ("uidgid {\n  uid: 0\n", f"{file}:1: section 'uidgid'"),
+        ("\nuidgid {\n  ud: 0\n}\n", f"{file}:3: expected uid"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigError) as error:
+            load(written(tmp_path, GOOD))
+        assert str(error.value).startswith(said)
 
 
 def test_keys_that_no_program_could_take_are_left_out(tmp_path: Path) -> None:

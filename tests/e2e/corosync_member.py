@@ -1,8 +1,9 @@
 """A program of Debian's libcpg: ``python -m tests.e2e.corosync_member GROUP``.
 
-Lines of standard input: ``send COUNT SIZE LABEL``, ``leave``, ``join``, ``many COUNT`` (so many more connections, each alone in a
-group of its own, with a message to itself). Lines of standard output, JSON: ["change", members, left, joined], ["message", node,
-pid, label, size], ["ring", node, seq, nodes], ["many", connections whose message has come], ["error", what, code].
+Lines of standard input: ``send COUNT SIZE LABEL``, ``leave``, ``join``, ``ahead COUNT SIZE`` (send, and take nothing until there is
+no room for more), ``many COUNT`` (so many more connections, each alone in a group of its own, with a message to itself). Lines of
+standard output, JSON: ["change", members, left, joined], ["message", node, pid, label, size], ["ring", node, seq, nodes], ["many",
+connections whose message has come], ["ahead", sent, come], ["error", what, code].
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def library() -> Any:
 
 class Program:
     def __init__(self, group: str) -> None:
+        self.came = 0
+        """Messages."""
         self.ffi = library()
         self.ffi.cdef(DECLARATIONS)
         self.lib: Any = self.ffi.dlopen("libcpg.so.4")
@@ -67,6 +70,7 @@ class Program:
             say("error", what, code)
 
     def on_message(self, _: int, group: Any, node: int, pid: int, data: Any, size: int) -> None:
+        self.came += 1
         label, _bar, rest = bytes(self.ffi.buffer(data, size)).partition(b"|")
         intact = rest == b"." * len(rest)
         say("message", node, pid, label.decode() if intact else "damaged", size)
@@ -87,6 +91,25 @@ class Program:
                 time.sleep(0.001)
             self.check("mcast", code)
             self.dispatch()
+
+    def ahead(self, count: int, size: int) -> None:
+        """Send, and take nothing, until the library has said for half a second that there is no room. Then take all."""
+        data, number = self.ffi.new("char[]", b"ahead|".ljust(size, b".")), 0
+        part, since = self.ffi.new("struct iovec[]", [[data, size]]), time.monotonic()
+        while number < count and time.monotonic() - since < 0.5:
+            code = self.lib.cpg_mcast_joined(self.handle, AGREED, part, 1)
+            if code == OK:
+                number, since = number + 1, time.monotonic()
+            elif code == TRY_AGAIN:
+                time.sleep(0.01)
+            else:
+                self.check("mcast", code)
+                break
+        end, self.came = time.monotonic() + MANY_S, 0
+        while self.came < number and time.monotonic() < end:
+            self.dispatch()
+            time.sleep(0.001)
+        say("ahead", number, self.came)
 
     def many(self, count: int) -> None:
         """Their messages are under way at the same time."""
@@ -141,6 +164,8 @@ class Program:
     def command(self, word: str, *words: str) -> None:
         if word == "send":
             self.send(int(words[0]), int(words[1]), words[2])
+        elif word == "ahead":
+            self.ahead(int(words[0]), int(words[1]))
         elif word == "many":
             self.many(int(words[0]))
         elif word == "leave":

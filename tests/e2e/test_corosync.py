@@ -269,6 +269,20 @@ def stopped(up: StandIns, first: Member, second: Member, third: Member) -> None:
     assert first.messages() == second.messages() == third.messages()
 
 
+@rule("Y19")
+def test_a_program_that_takes_nothing_sends_no_more() -> None:
+    """Else what it gets back of its own messages would end its connection."""
+    with standins(2) as up:
+        (member,) = members(up, 1)
+        member.tell("ahead", "1000", "200000")
+        until(lambda: any(entry[0] in ("ahead", "error") for entry in member.read()), "the end of a flood")
+        assert not [entry for entry in member.heard if entry[0] == "error"]
+        ((sent, came),) = (entry[1:] for entry in member.heard if entry[0] == "ahead")
+        assert 200 < sent == came < 1000
+        member.tell("send", "1", "60", "more-")
+        until(got([member], sent + 1), "one more")
+
+
 @rule("Y21")
 def test_a_death_under_load_is_no_hang() -> None:
     """While the dead one is a member, nothing is delivered and zenjund reads no more messages: it answers all the same. That

@@ -69,6 +69,8 @@ def test_check(tmp_path: Path) -> None:
         "crypto_cipher is aes256, but zenjund has no key",
     ):
         assert text in bad.stderr, text
+    mixed = run(tmp_path, "check", "corosync.conf")
+    assert mixed.returncode == 2 and "--corosync-conf corosync.conf" in mixed.stderr, "not the errors of a zenjund.toml"
     broken = run(tmp_path, "check", *files(tmp_path, "nonsense"))
     assert broken.returncode == 1
     assert "corosync.conf:1: expected 'key: value'" in broken.stderr

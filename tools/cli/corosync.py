@@ -216,6 +216,9 @@ def check_(file: Path | None, conf_path: Path | None) -> int:
     Example:
       zenjun corosync check /etc/zenjun/zenjund.toml
     """
+    if file is not None and file.suffix == ".conf" and conf_path is None:
+        said = f"{file} is taken for zenjund's configuration: give corosync's as --corosync-conf {file}"
+        raise click.UsageError(said)
     where = conf_path or path_of(dict(os.environ))
     wrong: list[str] = []
     try:

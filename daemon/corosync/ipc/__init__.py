@@ -271,6 +271,10 @@ class Server:
         """Bytes of events that have no room yet."""
         return int(_lib.ipc_waiting(self._server, connection))
 
+    def takes_events(self, connection: int) -> bool:
+        """There is room for what the program would get back of what it sends."""
+        return bool(_lib.ipc_takes_events(self._server, connection))
+
     def close(self) -> None:
         """End all connections and services."""
         if self._server is not None:

@@ -276,3 +276,8 @@ uint64_t ipc_waiting(const struct ipc *s, uint32_t connection) {
     const struct ipc_connection *k = &s->connections[connection & (IPC_CONNECTIONS_MAX - 1)];
     return k->c && k->number == connection ? k->waiting_bytes : 0;
 }
+
+/* The last quarter is for what is under way and for what others send. */
+int ipc_takes_events(const struct ipc *s, uint32_t connection) {
+    return ipc_waiting(s, connection) < s->queue_bytes_max - s->queue_bytes_max / 4;
+}

@@ -138,4 +138,7 @@ void ipc_end(struct ipc *s, uint32_t connection);
 /* Bytes of events that wait for a program; 0 for a number without a connection. */
 uint64_t ipc_waiting(const struct ipc *s, uint32_t connection);
 
+/* 0: so many events wait for a program that what it sends itself, and gets back, would end its connection (rule Y19). */
+int ipc_takes_events(const struct ipc *s, uint32_t connection);
+
 #endif

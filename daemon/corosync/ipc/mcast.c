@@ -38,7 +38,8 @@ int ipc_route(struct ipc *s, uint32_t connection, const void *head, uint32_t siz
 
 /* Straight into the row of own messages, if the machines would do that. */
 static bool goes_at_once(const struct ipc *s, const struct ipc_connection *k) {
-    return s->sending && k->asked != s->clears && k->way_bytes < WAY_MAX && ipc_own_has_room(s) && s->own.freed == s->own.end;
+    return s->sending && k->asked != s->clears && k->way_bytes < WAY_MAX && ipc_own_has_room(s) && s->own.freed == s->own.end &&
+           ipc_takes_events(s, k->number);
 }
 
 /* Numbers of a request are read once: it stands in the program's memory. False: it is another one, or malformed. */
