@@ -61,25 +61,38 @@ class Doubts:
             return Doubt.SYNCING
 
     def _write(self, doubt: Doubt) -> None:
-        os.pwrite(self._fd, doubt.value + b" " + self._boot + b"\n", 0)
+        if self._fd >= 0:
+            os.pwrite(self._fd, doubt.value + b" " + self._boot + b"\n", 0)
 
     @contextlib.contextmanager
     def syncing(self) -> Iterator[None]:
         """Around a sync. An exception means that it has failed. Raises OSError if it cannot be noted."""
-        with self._lock:
-            self._syncs += 1
-            if self._syncs == 1 and not self._has_failed:
-                self._write(Doubt.SYNCING)
+        self.begin()
         try:
             yield
         except BaseException:
             self.failed()
             raise
         finally:
-            with self._lock:
-                self._syncs -= 1
-                if not self._syncs and not self._has_failed:
-                    self._write(Doubt.NONE)
+            self.end()
+
+    def begin(self) -> None:
+        """A sync begins, whose ``end`` comes in any case. Raises OSError if it cannot be noted."""
+        with self._lock:
+            self._syncs += 1
+            if self._syncs == 1 and not self._has_failed:
+                try:
+                    self._write(Doubt.SYNCING)
+                except OSError:
+                    self._syncs -= 1
+                    raise
+
+    def end(self) -> None:
+        """It has ended: well, unless ``failed`` was called before."""
+        with self._lock:
+            self._syncs -= 1
+            if not self._syncs and not self._has_failed:
+                self._write(Doubt.NONE)
 
     def failed(self) -> None:
         """What is on the disk is not known, until ``settled``."""
@@ -100,14 +113,7 @@ class Doubts:
         return self._has_failed or self.found is Doubt.FAILED
 
     def close(self) -> None:
-        os.close(self._fd)
-
-
-def sync_file(path: Path, doubts: Doubts) -> None:
-    """Bring a WAL to the disk. SQLite locks neither it nor its descriptor, so another one does no harm. Raises OSError."""
-    with doubts.syncing():
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fdatasync(fd)
-        finally:
+        """The note stays as it is, whatever becomes of a sync that is under way."""
+        with self._lock:
+            fd, self._fd = self._fd, -1  # another file may get its number
             os.close(fd)

@@ -268,6 +268,10 @@ class Site:
         """An input of the machine, and what it wants then: both, whether or not the caller is still there afterwards."""
         await self._jobs.run_whole(self.carry_out, function, *arguments, is_short=is_short)
 
+    def act_now(self, function: Callable[..., Sequence[Effect]], *arguments: Any) -> None:
+        """``act``, of what is short, while ``is_free``."""
+        self.carry_out(self._jobs.run_now(function, *arguments))
+
     def _is_short(self, items: Sequence[Message | View]) -> bool:
         """These change some rows at most: nobody has the database alone, and may change the schema."""
         shared = self.machine.shared if self.machine is not None else None

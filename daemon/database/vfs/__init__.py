@@ -6,6 +6,7 @@ connections of it, belongs to one thread.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +21,7 @@ __all__ = [
     "SQLITE_MIN",
     "SUM_BYTES",
     "Begun",
+    "Disk",
     "add_sum",
     "begin",
     "bind",
@@ -143,3 +145,32 @@ def block_sums(data: bytes | memoryview, block_bytes: int, seed: int) -> bytes:
 def write_out(fd: int, at: int, size: int) -> None:
     """Have the kernel begin to write these bytes to the disk, so that a later sync has less to wait for."""
     lib.zb_write_out(fd, at, size)
+
+
+class Disk:
+    """A thread that brings files to the disk one after another, and runs no Python: a sync waits for no other thread of the
+    interpreter, and keeps none. One thread of the program uses this."""
+
+    def __init__(self) -> None:
+        """Raises OSError: the process has no descriptor or no thread left."""
+        self._disk = lib.zb_disk_open()
+        if self._disk == ffi.NULL:
+            raise OSError("no thread for syncs: the process has no descriptor, or may have no more threads")
+        self.told: int = lib.zb_disk_told(self._disk)
+        """A descriptor that can be read when a sync has ended."""
+
+    def sync(self, path: Path) -> None:
+        """Begin to sync a file; the one before has ended. Raises OSError: it cannot be opened."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if code := lib.zb_disk_sync(self._disk, fd):
+            os.close(fd)
+            raise OSError(code, os.strerror(code))
+
+    def take(self) -> tuple[int, float] | None:
+        """errno of the sync that has ended, 0 for none, and how many seconds it took. None: none has ended since the last call."""
+        error, ns = ffi.new("int *"), ffi.new("int64_t *")
+        return (error[0], ns[0] / 1e9) if lib.zb_disk_take(self._disk, error, ns) else None
+
+    def close(self) -> None:
+        """Once. A sync that is under way comes to its end."""
+        lib.zb_disk_close(self._disk)

@@ -61,4 +61,22 @@ void zb_block_sums(const unsigned char *data, size_t size, size_t block, uint64_
 /* Has the kernel begin to write these bytes of a file to the disk, and does not wait for that. It promises nothing: a sync does. */
 void zb_write_out(int fd, int64_t at, int64_t size);
 
+/* A thread that syncs one file after another. One thread of the program uses it. */
+struct zb_disk;
+
+/* NULL: no memory, no descriptor, or no thread. */
+struct zb_disk *zb_disk_open(void);
+
+/* A descriptor that can be read when a sync has ended. It is closed with the rest, some time after zb_disk_close. */
+int zb_disk_told(const struct zb_disk *disk);
+
+/* Begins fdatasync(fd), and closes fd afterwards. EBUSY: the one before has not ended, and fd is as it was. */
+int zb_disk_sync(struct zb_disk *disk, int fd);
+
+/* 1: a sync has ended, with *error of errno, 0: none, after *ns. 0: none has ended since the last call. */
+int zb_disk_take(struct zb_disk *disk, int *error, int64_t *ns);
+
+/* A sync that is under way comes to its end, and nobody is told. */
+void zb_disk_close(struct zb_disk *disk);
+
 #endif
