@@ -167,7 +167,7 @@ class Disk:
             raise OSError(code, os.strerror(code))
 
     def take(self) -> tuple[int, float] | None:
-        """errno of the sync that has ended, 0 for none, and how many seconds it took. None: none has ended since the last call."""
+        """errno of the sync that has ended, 0: none, and how many seconds it took. None: none has ended since the last call."""
         error, ns = ffi.new("int *"), ffi.new("int64_t *")
         return (error[0], ns[0] / 1e9) if lib.zb_disk_take(self._disk, error, ns) else None
 
