@@ -1,9 +1,9 @@
 """A program of Debian's libcpg: ``python -m tests.e2e.corosync_member GROUP``.
 
-Lines of standard input: ``send COUNT SIZE LABEL``, ``leave``, ``join``, ``ahead COUNT SIZE`` (send, and take nothing until there is
-no room for more), ``many COUNT`` (so many more connections, each alone in a group of its own, with a message to itself). Lines of
-standard output, JSON: ["change", members, left, joined], ["message", node, pid, label, size], ["ring", node, seq, nodes], ["many",
-connections whose message has come], ["ahead", sent, come], ["error", what, code].
+Lines of standard input: ``send COUNT SIZE LABEL``, ``leave``, ``join``, ``ahead COUNT SIZE`` (send, and take nothing until there
+is no room for more), ``many COUNT`` (so many more connections, each alone in a group of its own, with a message to itself). Lines
+of standard output, JSON: ["change", members, left, joined], ["message", node, pid, label, size], ["ring", node, seq, nodes],
+["many", connections whose message has come], ["ahead", sent, come], ["error", what, code].
 """
 
 from __future__ import annotations
