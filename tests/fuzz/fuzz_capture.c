@@ -106,8 +106,9 @@ static uint64_t by_columns(const uint8_t *file, size_t size, size_t step, uint64
     memset(&w, 0, sizeof w);
     w.data = file;
     *pdus = 0;
+    struct zp_pieces *pieces = zp_pieces_new();
     do {
-        r = zp_decode(&w, 0x88b5, &any, &f, &p);
+        r = zp_decode(&w, 0x88b5, &any, &f, &p, pieces);
         CHECK(f.rows <= ROWS && p.rows <= f.rows);
         if (r == ZP_FULL) {
             CHECK(f.rows);
@@ -118,6 +119,7 @@ static uint64_t by_columns(const uint8_t *file, size_t size, size_t step, uint64
             break;
         }
     } while (r >= 0);
+    zp_pieces_free(pieces);
     free(in.piece);
     *pdus += p.rows;
     return rows + f.rows;

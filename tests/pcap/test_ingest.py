@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -14,13 +15,21 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from zenjun.daemon.key import LONG_KEY_BYTES
+from zenjun.proto.wire import Kind
 from zenjun.tools.cli import cli
 from zenjun.tools.cli import run as run_command
+from zenjun.tools.lab import Lab
 from zenjun.tools.pcap.frames import files, synthetic
+from zenjun.tools.pcap.frames.problem import Problem
 from zenjun.tools.pcap.spark.session import Session
 from zenjun.tools.pcap.tables import schema
 from zenjun.tools.pcap.tables.decode import Columns, Decoder
 from zenjun.tools.pcap.tables.ingest import IngestError, ingest
+
+from ..e2e.cluster import Burst, datapath, exchange, in_parallel, programs, reported, wait_for
+from ..e2e.daemon_common import write_key
+from . import planted, recorded
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MAIN = "from zenjun.tools.command import main; main()"
@@ -49,6 +58,65 @@ def decoded(captures: list[files.Capture], table: str) -> list[dict[str, Any]]:
 
 def by_place(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (row["file"], row["frame"]))
+
+
+def test_what_went_in_pieces_is_in_the_tables(tmp_path: Path) -> None:
+    """A PDU whose PIECEs are in the capture is a row as if it had gone whole; one that lacks a piece is none. A border between
+    two ranges of a file parts no PDU."""
+    whole, pieced = tmp_path / "s2.pcapng", tmp_path / "pieces" / "s2.pcapng"
+    pieced.parent.mkdir()
+    shutil.copy(recorded.captures()[2], whole)
+    count = planted.in_pieces(whole, pieced, 60, random.Random(5))
+    own = {"file", "frame", "wire", "time_ns", "station"}
+    found, ranges = [], []
+    for number, (path, split_bytes) in enumerate(((whole, 1 << 30), (pieced, 1 << 30), (pieced, 3_000))):
+        captures = files.gather([path], stations_given={str(path): 2}, split_bytes=split_bytes)
+        ranges.append(len(captures[0].splits))
+        assert not ingest(captures, tmp_path / f"out{number}").problems
+        got = rows(tmp_path / f"out{number}", "pdus")
+        found.append(sorted(str({k: v for k, v in row.items() if k not in own}) for row in got))
+    assert found[0] == found[1] == found[2] and count > 50
+    assert ranges[:2] == [1, 1] and ranges[2] > 1, "some time without pieces: there it is cut"
+    frames = rows(tmp_path / "out1", "frames")
+    assert sum(row["problem"] == Problem.ASIDE for row in frames) > 2 * count - 1, "frames are what was on the wire"
+
+
+@pytest.mark.lab
+def test_pieces_of_a_cluster_that_encrypts_are_in_the_tables(tmp_path: Path) -> None:
+    """A real capture: the MTU becomes smaller under load. After ``unseal`` every PDU that stations accepted is in ``pdus``, also
+    those that went in pieces; before it none of those is."""
+    key = write_key(tmp_path / "zenjun.key", LONG_KEY_BYTES)
+    options = {"cluster": {"security": "encrypt"}, "station": {"key_file": str(key)}}
+    rng = random.Random(59)
+    with Lab(3, options=options) as lab, reported(lab), lab.capture(tmp_path, [2]) as captured:
+        lab.start_daemons()  # their first HELLOs are in the capture
+        lab.wait_open(60)
+        name = f"lab-{lab.name}"
+        with programs(lab, {"g": "preack"}) as members:
+            burst: list[list[Burst]] = [[("g", "preack", [rng.randbytes(1400) for _ in range(4000)])] for _ in members]
+
+            def shrink() -> None:
+                wait_for(lambda: datapath(lab.station(1))["tx_frames"] > 400, "traffic")
+                lab.station(3).set_mtu(700)
+                wait_for(lambda: sum(datapath(s)["tx_pieced"] for s in lab.stations.values()) > 0, "some go in pieces", 20)
+
+            in_parallel([shrink, lambda: exchange(members, burst, 60)])
+            pieced = sum(datapath(s)["tx_pieced"] for s in lab.stations.values())
+    plain = tmp_path / "plain" / "s2.pcap"
+    plain.parent.mkdir()
+    done = CliRunner().invoke(cli, ["pcap", "unseal", "--key-file", str(key), "--cluster", name, str(captured[2]), str(plain)])
+    assert plain.exists(), done.output
+    sent = {}
+    for number, path in enumerate((captured[2], plain)):
+        ingest(files.gather([path], stations_given={str(path): 2}), tmp_path / f"out{number}")
+        data = [row for row in rows(tmp_path / f"out{number}", "pdus") if row["kind"] == Kind.DATA]
+        sent[number] = {(row["src"], row["seq"]): row for row in data}
+    aside = {row["frame"] for row in rows(tmp_path / "out1", "frames") if row["problem"] == Problem.ASIDE}
+    assert pieced and any(row["frame"] in aside for row in sent[1].values()), f"{pieced} PDUs went in pieces"
+    for src in (1, 2, 3):
+        numbers = sorted(seq for source, seq in sent[1] if source == src)
+        assert numbers == list(range(numbers[0], numbers[-1] + 1)), f"all of station {src}'s are there"
+    assert not sent[0], "without the key nothing of it can be read"
 
 
 def test_everything_is_in_the_tables(folder: Path, tmp_path: Path) -> None:

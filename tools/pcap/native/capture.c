@@ -328,17 +328,27 @@ static uint64_t interface_of(const struct zp_frame *f)
     return (cooked << 32 | f->interface) + 1;
 }
 
+#define APART_FRAMES 100000u /* as many as ZP_PIECE_NS, where there are no time stamps */
+
+/* Pieces of a PDU may still be to come. */
+static int is_among_pieces(const struct zp_scan *s)
+{
+    return s->pieces && s->now_ns - s->piece_ns <= ZP_PIECE_NS && s->since_piece < APART_FRAMES;
+}
+
 int zp_scan(struct zp_walk *w, uint64_t border, uint32_t ethertype, struct zp_scan *s)
 {
     struct zp_frame f;
-    while (w->state.format == ZP_UNKNOWN || w->base + w->at < border) {
+    while (w->state.format == ZP_UNKNOWN || w->base + w->at < border || is_among_pieces(s)) {
         int r = zp_next(w, &f);
         if (r != ZP_FRAME)
             return r;
         s->frames++;
         s->bytes += f.captured;
+        s->since_piece++;
         if (f.has_time) {
             s->timed++;
+            s->now_ns = f.time_ns;
             if (f.time_ns < s->first_ns)
                 s->first_ns = f.time_ns;
             if (f.time_ns > s->last_ns)
@@ -351,6 +361,11 @@ int zp_scan(struct zp_walk *w, uint64_t border, uint32_t ethertype, struct zp_sc
             uint64_t *seen = &s->seen[l.direction % 3], by = interface_of(&f);
             s->links |= *seen && *seen != by ? 16u | 64u : 16u;
             *seen = *seen ? *seen : by;
+        }
+        if (l.ethertype == ethertype && zp_aside(l.pdu, l.captured, l.wire) && zp_piece(l.pdu)) {
+            s->pieces++;
+            s->since_piece = 0;
+            s->piece_ns = s->now_ns;
         }
         if (l.ethertype == ethertype) {
             const uint32_t at = zp_envelope(l.pdu, l.captured, l.wire) + ZJW_HEADER_FLAGS;

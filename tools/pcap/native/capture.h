@@ -84,8 +84,11 @@ struct zp_scan {           /* totals, added to; set first_ns to INT64_MAX and la
                             * (or too short to tell) cut by the snap length, 6: frames of ours in one direction on several interfaces,
                             * 7: frames of links (flag PAIR) */
     uint64_t seen[3];      /* interface of the first frame of ours, plus 1, by direction; keep from call to call */
+    uint64_t pieces, since_piece; /* PIECEs that can be read; frames since the last one, */
+    int64_t now_ns, piece_ns;     /* and the time stamps of the last frame, and of the last one of these */
 };
-/* Over all whole records, counting. ZP_BORDER when the next record begins at or beyond file offset `border`. */
+/* Over all whole records, counting. ZP_BORDER when the next record begins at or beyond file offset `border`, and no PDU in pieces is on
+ * both sides of it. */
 int zp_scan(struct zp_walk *w, uint64_t border, uint32_t ethertype, struct zp_scan *s);
 
 /* Who speaks in a capture, to tell whose it is. */
@@ -150,6 +153,16 @@ int zp_piece(const uint8_t *bytes);
 int zp_pdu(const uint8_t *bytes, uint32_t captured, uint32_t wire, struct zp_pdu *p);
 uint32_t zp_crc32c(uint32_t crc, const uint8_t *data, uint32_t size);
 
+/* ---- PDUs in pieces ---- */
+struct zp_pieces;
+struct zp_pieces *zp_pieces_new(void); /* NULL: no memory */
+void zp_pieces_free(struct zp_pieces *g);
+/* A frame with a PIECE that can be read (zp_piece). ZP_P_NONE: it is the last one of a PDU, which is in p until the next call; frame:
+ * bytes of all its frames. ZP_P_ASIDE: others are to come, or it has come before. Otherwise what is wrong. now: its time, INT64_MIN:
+ * not known. */
+int zp_pieces_take(struct zp_pieces *g, int64_t now, const struct zp_link *l, struct zp_pdu *p, uint32_t *frame);
+void zp_pieces_again(struct zp_pieces *g, const struct zp_link *l); /* the frame that made a PDU whole will come once more */
+
 /* ---- columns ----
  * Arrow's layout: values, bitmaps has_X (least bit first, 1: not null), offsets of lists. Names are the tables' columns. NULL: not
  * wanted. Every pointer has room for `capacity` rows. */
@@ -185,7 +198,9 @@ struct zp_filter {         /* what is wanted, all of it; frames without a time s
     uint64_t sources;      /* bit s - 1: source s; ~0 likewise */
 };
 /* Rows for all records that are there, until the columns are full (ZP_FULL) or nothing is left (ZP_MORE, or damage). `frames` or
- * `pdus` may be NULL. */
-int zp_decode(struct zp_walk *w, uint32_t ethertype, const struct zp_filter *filter, struct zp_frames *frames, struct zp_pdus *pdus);
+ * `pdus` may be NULL. pieces: what has begun, from call to call; a PDU that becomes whole is one of its last frame, of the bytes of all
+ * its frames; NULL: they are left out. */
+int zp_decode(struct zp_walk *w, uint32_t ethertype, const struct zp_filter *filter, struct zp_frames *frames, struct zp_pdus *pdus,
+              struct zp_pieces *pieces);
 
 #endif

@@ -139,9 +139,25 @@ static void put_pdu(struct zp_pdus *t, const struct zp_frame *f, const struct zp
     t->rows++;
 }
 
-int zp_decode(struct zp_walk *w, uint32_t ethertype, const struct zp_filter *want, struct zp_frames *frames, struct zp_pdus *pdus)
+static int is_wanted(const struct zp_filter *want, const struct zp_pdu *p)
 {
-    int any_time = want->from_ns == INT64_MIN && want->to_ns == INT64_MAX, only_ours = want->kinds != ~0ull || want->sources != ~0ull;
+    return (want->kinds == ~0ull || (p->kind <= 63 && want->kinds >> p->kind & 1)) &&
+           (want->sources == ~0ull || (p->src >= 1 && p->src <= 64 && want->sources >> (p->src - 1) & 1));
+}
+
+/* Of the streams of all; links.py has those of links. */
+static void put_wanted(struct zp_pdus *t, const struct zp_filter *want, const struct zp_frame *f, const struct zp_link *l,
+                       const struct zp_pdu *p)
+{
+    if (t && !(p->flags & ZJW_FLAG_PAIR) && is_wanted(want, p))
+        put_pdu(t, f, l, p);
+}
+
+int zp_decode(struct zp_walk *w, uint32_t ethertype, const struct zp_filter *want, struct zp_frames *frames, struct zp_pdus *pdus,
+              struct zp_pieces *pieces)
+{
+    const int any_time = want->from_ns == INT64_MIN && want->to_ns == INT64_MAX;
+    const int only_ours = want->kinds != ~0ull || want->sources != ~0ull;
     struct zp_frame f;
     struct zp_link l;
     struct zp_pdu p;
@@ -156,22 +172,24 @@ int zp_decode(struct zp_walk *w, uint32_t ethertype, const struct zp_filter *wan
             w->state.frame--;
             return ZP_FULL;
         }
-        if (!any_time && (!f.has_time || f.time_ns < want->from_ns || f.time_ns > want->to_ns))
-            continue;
+        const int64_t now = f.has_time ? f.time_ns : ZP_NO_TIME;
         zp_link(&f, &l);
-        int ours = l.ethertype == ethertype;
+        const int ours = l.ethertype == ethertype;
+        const int is_out = !any_time && (!f.has_time || now < want->from_ns || now > want->to_ns);
         p.kind = p.src = 0;
         if (ours)
             problem = zp_pdu(l.pdu, l.captured, l.wire, &p);
-        else if (only_ours)
-            continue;
-        if (want->kinds != ~0ull && (p.kind > 63 || !(want->kinds >> p.kind & 1)))
-            continue;
-        if (want->sources != ~0ull && (p.src < 1 || p.src > 64 || !(want->sources >> (p.src - 1) & 1)))
+        if (pieces && problem == ZP_P_ASIDE && zp_piece(l.pdu)) {
+            struct zp_link all = l;
+            struct zp_pdu whole;
+            if (zp_pieces_take(pieces, now, &l, &whole, &all.frame) == ZP_P_NONE && !is_out)
+                put_wanted(pdus, want, &f, &all, &whole);
+        }
+        if (is_out || (!ours && only_ours) || !is_wanted(want, &p))
             continue;
         if (frames)
             put_frame(frames, &f, &l, ours, p.kind, problem);
-        if (pdus && ours && problem == ZP_P_NONE && !(p.flags & ZJW_FLAG_PAIR)) /* the streams of all; links.py has those of links */
-            put_pdu(pdus, &f, &l, &p);
+        if (ours && problem == ZP_P_NONE)
+            put_wanted(pdus, want, &f, &l, &p);
     }
 }

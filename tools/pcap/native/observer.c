@@ -17,7 +17,8 @@ struct zo_observer *zo_new(uint32_t station, uint32_t ethertype, struct zo_colum
     o->log = malloc(o->log_cap * sizeof *o->log);
     o->digests = malloc(DIGESTS * sizeof *o->digests);
     o->digests_ok = calloc(DIGESTS, 1);
-    if (!o->log || !o->digests || !o->digests_ok) {
+    o->pieces = zp_pieces_new();
+    if (!o->log || !o->digests || !o->digests_ok || !o->pieces) {
         zo_free(o);
         return NULL;
     }
@@ -31,7 +32,7 @@ void zo_free(struct zo_observer *o)
     for (uint32_t h = 0; h < ZJW_STATIONS_MAX; h++)
         for (uint32_t i = 0; i < LIVES; i++)
             stream_free(o->streams[h][i]);
-    pieces_free(o);
+    zp_pieces_free(o->pieces);
     free(o->log);
     free(o->digests);
     free(o->digests_ok);
@@ -239,7 +240,7 @@ int zo_feed(struct zo_observer *o, struct zp_walk *w, uint32_t file)
             const int is_piece = problem == ZP_P_ASIDE && zp_piece(l.pdu);
             const struct zp_link own = l;
             if (is_piece)
-                problem = pieces_take(o, &own, &p, &l.frame);
+                problem = zp_pieces_take(o->pieces, o->now, &own, &p, &l.frame);
             if (problem != ZP_P_NONE) {
                 o->total.damaged += problem != ZP_P_ASIDE || (!is_piece && zp_hides(l.pdu));
             } else if (!(p.flags & ZJW_FLAG_PAIR) && ours(o, &p)) { /* links are no part of the order of all */
@@ -251,7 +252,7 @@ int zo_feed(struct zo_observer *o, struct zp_walk *w, uint32_t file)
                         w->at = f.offset - w->base;
                         w->state.frame--;
                         if (is_piece)
-                            pieces_again(o, &own);
+                            zp_pieces_again(o->pieces, &own);
                         continue;
                     }
                     o->life = p.incarnation;

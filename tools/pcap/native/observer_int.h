@@ -8,7 +8,7 @@
 #include "observer.h"
 
 #define NEVER UINT64_MAX
-#define NO_TIME INT64_MIN
+#define NO_TIME ZP_NO_TIME
 #define BASE (UINT64_C(1) << 32)  /* number 0 of a stream, inside: what lies before is no negative number */
 #define SLOTS_LEAST 1024u
 #define SLOTS_MOST 32768u         /* of a stream: no window is larger */
@@ -97,10 +97,6 @@ struct speaker {
     struct rate rate[3];          /* by direction */
 };
 
-#define PIECES 16u                /* of a PDU; at least 2 */
-#define PIECE_SETS 4u             /* PDUs of a station that are put together at a time */
-struct piece_set { uint8_t *bytes; uint64_t first, order; int64_t since; uint32_t count, have, each, last, wire; uint8_t session[4]; };
-
 struct zo_observer {
     uint32_t self, n, ethertype, file;
     struct zo_columns *tables;
@@ -149,21 +145,10 @@ struct zo_observer {
     struct speaker speakers[ZJW_STATIONS_MAX];
     uint32_t end_src, end_life;
     uint64_t end_at;
-    struct piece_set pieces[ZJW_STATIONS_MAX][PIECE_SETS], *piece_last; /* the set that became whole last, by the piece at this place */
-    uint32_t piece_place;
-    uint64_t piece_sets;          /* begun */
+    struct zp_pieces *pieces;
 };
 
-/* ---- pieces.c ---- */
-/* A frame with a PIECE that can be read. ZP_P_NONE: it is the last one of a PDU, which is in p; frame: bytes of all its frames.
- * ZP_P_ASIDE: others are to come, or it has come before. Otherwise what is wrong. */
-int pieces_take(struct zo_observer *o, const struct zp_link *l, struct zp_pdu *p, uint32_t *frame);
-void pieces_again(struct zo_observer *o, const struct zp_link *l); /* the frame that made a PDU whole will come once more */
-void pieces_free(struct zo_observer *o);
-
 static inline uint64_t widen(uint64_t ref, uint32_t x) { return ref + (uint64_t)(int64_t)(int32_t)(x - (uint32_t)ref); }
-static inline int is_vote(uint32_t kind) { return kind == ZJW_KIND_STOP || kind == ZJW_KIND_STOP_ACK ||
-                                          kind == ZJW_KIND_RCV_ACK; }
 static inline int is_member(const struct zo_observer *o, uint32_t h) { return (int)(o->view.members >> h & 1); }
 static inline struct slot *slot_at(const struct stream *s, uint64_t seq) { return &s->slots[seq & (s->cap - 1)]; }
 static inline struct slot *slot_of(const struct stream *s, uint64_t seq)

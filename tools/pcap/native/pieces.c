@@ -1,18 +1,43 @@
 /* PDUs that went in several frames (PIECE), put together as their receivers do (daemon/datapath/pieces.c, rules J17 and J18 of
  * docs/links.md): four of a station at a time, for half a second. What comes a second time, over another link, is passed over.
  */
-#include "observer_int.h"
+#include "capture_int.h"
 #include "zj_envelope.h"
 
-#define PIECE_NS INT64_C(500000000)
+#include <stdlib.h>
+
+#define PIECES 16u                /* of a PDU; at least 2 */
+#define PIECE_SETS 4u             /* PDUs of a station that are put together at a time */
 #define WHOLE_MAX 65535u
 
-static struct piece_set *piece_set_of(struct piece_set *sets, const uint8_t *e, uint64_t first, uint32_t count, int64_t now, uint64_t order)
+struct piece_set { uint8_t *bytes; uint64_t first, order; int64_t since; uint32_t count, have, each, last, wire; uint8_t session[4]; };
+struct zp_pieces {
+    struct piece_set sets[ZJW_STATIONS_MAX][PIECE_SETS];
+    struct piece_set *whole;      /* the set that became whole last, by the piece at this place */
+    uint32_t place;
+    uint64_t begun;               /* sets */
+};
+
+struct zp_pieces *zp_pieces_new(void) { return calloc(1, sizeof(struct zp_pieces)); }
+
+void zp_pieces_free(struct zp_pieces *g)
 {
-    struct piece_set *oldest = sets;
+    for (uint32_t i = 0; g && i < ZJW_STATIONS_MAX; i++)
+        for (uint32_t k = 0; k < PIECE_SETS; k++)
+            free(g->sets[i][k].bytes);
+    free(g);
+}
+
+static int is_late(const struct piece_set *s, int64_t now)
+{
+    return now != ZP_NO_TIME && s->since != ZP_NO_TIME && now - s->since > ZP_PIECE_NS;
+}
+
+static struct piece_set *piece_set_of(struct zp_pieces *g, const uint8_t *e, uint64_t first, uint32_t count, int64_t now)
+{
+    struct piece_set *sets = g->sets[e[ZJE_ENVELOPE_TX] - 1u], *oldest = sets;
     for (struct piece_set *s = sets; s < sets + PIECE_SETS; s++) {
-        const int is_late = now != NO_TIME && s->since != NO_TIME && now - s->since > PIECE_NS;
-        if (s->count && s->first == first && !memcmp(s->session, e + ZJE_ENVELOPE_SESSION, sizeof s->session) && !is_late)
+        if (s->count && s->first == first && !memcmp(s->session, e + ZJE_ENVELOPE_SESSION, sizeof s->session) && !is_late(s, now))
             return s->count == count ? s : NULL;
         if (s->order < oldest->order)
             oldest = s;
@@ -20,7 +45,7 @@ static struct piece_set *piece_set_of(struct piece_set *sets, const uint8_t *e, 
     uint8_t *bytes = oldest->bytes ? oldest->bytes : malloc(WHOLE_MAX);
     if (!bytes)
         return NULL;
-    *oldest = (struct piece_set){.bytes = bytes, .first = first, .since = now, .order = order, .count = count};
+    *oldest = (struct piece_set){.bytes = bytes, .first = first, .since = now, .order = ++g->begun, .count = count};
     memcpy(oldest->session, e + ZJE_ENVELOPE_SESSION, sizeof oldest->session);
     return oldest;
 }
@@ -40,15 +65,15 @@ static int piece_put(struct piece_set *s, uint32_t place, const uint8_t *body, u
     return 1;
 }
 
-int pieces_take(struct zo_observer *o, const struct zp_link *l, struct zp_pdu *p, uint32_t *frame)
+int zp_pieces_take(struct zp_pieces *g, int64_t now, const struct zp_link *l, struct zp_pdu *p, uint32_t *frame)
 {
     const uint8_t *e = l->pdu;
-    const uint32_t tx = e[ZJE_ENVELOPE_TX] - 1u, place = e[ZJE_ENVELOPE_PIECE], count = e[ZJE_ENVELOPE_PIECE + 1];
+    const uint32_t place = e[ZJE_ENVELOPE_PIECE], count = e[ZJE_ENVELOPE_PIECE + 1];
     const uint32_t size = be16(e + ZJE_ENVELOPE_LENGTH);
     const uint64_t number = be64(e + ZJE_ENVELOPE_NUMBER);
     if (count < 2 || count > PIECES || place >= count || number <= place || ZJE_SIZEOF_ENVELOPE + size > l->captured)
         return ZP_P_CUT;
-    struct piece_set *s = piece_set_of(o->pieces[tx], e, number - place, count, o->now, ++o->piece_sets);
+    struct piece_set *s = piece_set_of(g, e, number - place, count, now);
     if (!s)
         return ZP_P_PAYLOAD;
     if (s->have >> place & 1)
@@ -60,25 +85,18 @@ int pieces_take(struct zo_observer *o, const struct zp_link *l, struct zp_pdu *p
     s->wire += l->frame;
     if (s->have != (1u << count) - 1)
         return ZP_P_ASIDE;
-    o->piece_last = s;
-    o->piece_place = place;
+    g->whole = s;
+    g->place = place;
     *frame = s->wire;
     const uint32_t whole = (count - 1) * s->each + s->last;
     const int problem = zp_pdu(s->bytes, whole, whole, p);
     return problem == ZP_P_NONE && p->kind != ZJW_KIND_DATA && !is_vote(p->kind) ? ZP_P_PAYLOAD : problem; /* all others are small */
 }
 
-void pieces_again(struct zo_observer *o, const struct zp_link *l)
+void zp_pieces_again(struct zp_pieces *g, const struct zp_link *l)
 {
-    if (!o->piece_last)
+    if (!g->whole)
         return;
-    o->piece_last->have &= ~(1u << o->piece_place);
-    o->piece_last->wire -= l->frame;
-}
-
-void pieces_free(struct zo_observer *o)
-{
-    for (uint32_t i = 0; i < ZJW_STATIONS_MAX; i++)
-        for (uint32_t k = 0; k < PIECE_SETS; k++)
-            free(o->pieces[i][k].bytes);
+    g->whole->have &= ~(1u << g->place);
+    g->whole->wire -= l->frame;
 }

@@ -155,9 +155,10 @@ class Decoder:
         frames = by_table["frames"].struct if "frames" in by_table else ffi.NULL
         pdus = by_table["pdus"].struct if "pdus" in by_table else ffi.NULL
         wanted = self.wanted.c_struct()
+        pieces = ffi.gc(lib.zp_pieces_new(), lib.zp_pieces_free)
         with Reader(self.split.path, self.split.start, self.split.end, self.split.state) as reader:
             while True:
-                result = lib.zp_decode(reader.walk, self.ethertype, wanted, frames, pdus)
+                result = lib.zp_decode(reader.walk, self.ethertype, wanted, frames, pdus, pieces)
                 if result == lib.ZP_FULL:
                     yield from self._flush()
                 elif result < 0:

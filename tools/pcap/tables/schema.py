@@ -118,7 +118,8 @@ FRAMES: Final = Table(
 
 PDUS: Final = Table(
     "pdus",
-    "Every whole, valid frame of ours: the fields of its header, and those of a CONFIRM.",
+    "Every whole, valid PDU: the fields of its header, and those of a CONFIRM. One that went in PIECEs is a row of the last one "
+    "of them that came, `wire` that of all of them.",
     (
         STATION,
         _FILE,
