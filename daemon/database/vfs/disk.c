@@ -84,11 +84,11 @@ int zb_disk_sync(struct zb_disk *disk, int fd)
 {
     pthread_mutex_lock(&disk->mutex);
     const int is_free = disk->fd < 0;
-    if (is_free) {
+    if (is_free)
         disk->fd = fd;
-        pthread_cond_signal(&disk->changed);
-    }
     pthread_mutex_unlock(&disk->mutex);
+    if (is_free)
+        pthread_cond_signal(&disk->changed); /* not before: the thread would wake up to wait for the mutex */
     return is_free ? 0 : EBUSY;
 }
 
