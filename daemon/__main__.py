@@ -34,10 +34,10 @@ from .access import Access
 from .config import Config, ConfigError
 from .config.adopted import with_options
 from .connections import Facts
-from .datapath import DataPath, Sealing, guard_overhead, now_ns
+from .datapath import DataPath, Sealing, SecretKey, guard_overhead, now_ns
 from .exits import Exit
 from .judging import Judging
-from .key import closed_credentials, complaint, mark, path_of
+from .key import closed_credentials, complaint, path_of
 from .keyhost import KeyHost
 from .keyring import Keyring, forbid_core_dumps
 from .link import Limits
@@ -230,7 +230,7 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             ring = Keyring(path_of(config.station.key_file, os.environ), store.path.parent)
             key = ring.newest
             suite, sealing = _sealing(config, key)
-            overhead = guard_overhead(key, sealing)
+            overhead = guard_overhead(key or b"", sealing)
             mtu, frame_max = _frame_sizes(config, overhead)
             engine, settings, changing = make_engine(config, remembered, store, frame_max, _mark(key, suite), journal)
             settings.one_width = _one_width(config, suite)
@@ -254,11 +254,11 @@ def compose(config: Config, log_level: str | None, journal: Journal) -> Runtime:
             raise Failure(Exit.CONFIG, str(exc)) from exc
         except (MemoryError, OSError) as exc:
             raise Failure(Exit.BUG, f"cannot start: {exc}") from exc
-        _tell_what_is_missing(config, remembered, ring.path, journal)
+        _tell_what_is_missing(config, remembered, ring, journal)
         groups_max = with_options(config, changing.options).cluster.groups_max
         rights, groups = _rights(config, journal), Groups(config.station.id, groups_max)
         facts = _facts(config, engine.config.stations)
-        report = StatusReport(config, engine, dp, groups, rights, version(), mark(key) if key else None)
+        report = StatusReport(config, engine, dp, groups, rights, version(), _id(key) or None)
         clients = _sessions(config, dp, groups, facts, journal, report, engine)
         runtime = Runtime(
             engine=engine,
@@ -303,13 +303,15 @@ def _shown(report: StatusReport, clients: Sessions) -> Callable[[], Mapping[str,
     return status
 
 
-def _tell_what_is_missing(config: Config, remembered: Remembered, key_path: Path | None, journal: Journal) -> None:
+def _tell_what_is_missing(config: Config, remembered: Remembered, ring: Keyring, journal: Journal) -> None:
     """State that is lost, and a key that may be there and cannot be read."""
     if remembered.lost:
         text = f"{remembered.lost}; this life has incarnation {remembered.incarnation + 1}, from the clock"
         level = logging.INFO if remembered.lost == FIRST_START else logging.WARNING
         journal.event(level, "state", text, folder=config.station.state_dir)
-    if key_path is None and (closed := closed_credentials(os.environ)):
+    if ring.keys and not ring.vault.is_locked:
+        journal.warning("key", "the kernel does not lock the keys in memory (RLIMIT_MEMLOCK): they may be swapped out")
+    if ring.path is None and (closed := closed_credentials(os.environ)):
         journal.warning("key", f"the credentials in {closed} cannot be read: this station has no key")
 
 
@@ -445,21 +447,26 @@ def _sessions(
     return clients
 
 
-def _sealing(config: Config, key: bytes) -> tuple[int, Sealing | None]:
+def _sealing(config: Config, key: SecretKey | None) -> tuple[int, Sealing | None]:
     """The suite, 0 for none, and the data path's part of it. Raises UsageError."""
     c = config.cluster
-    suite = suite_of(c.security, key, c.medium)
+    suite = suite_of(c.security, key.size if key is not None else 0, c.medium)
     if config.links.count > 1 and key and not suite:
         raise UsageError(
             "links.count is more than 1: it needs no key, or one of 64 hexadecimal digits; this station has one of 32"
         )
-    return suite, sealing_of(key, c.name, c.stations, suite, c.fail_timeout_ns)
+    return suite, sealing_of(key, c.name, c.stations, suite, c.fail_timeout_ns) if key is not None and suite else None
 
 
-def _mark(key: bytes, suite: int) -> str:
+def _id(key: SecretKey | None) -> str:
+    """What may be shown of a key; "": there is none."""
+    return f"{key.id:08x}" if key is not None else ""
+
+
+def _mark(key: SecretKey | None, suite: int) -> str:
     """What all stations must have in common: of a key that makes seals its mark; of keys that change while the cluster runs only
     what is done with them; "": no key."""
-    return word(suite) if suite else mark(key) if key else ""
+    return word(suite) if suite else _id(key)
 
 
 def _keys(config: Config, ring: Keyring, suite: int, engine: Engine, dp: DataPath, journal: Journal) -> KeyHost | None:
@@ -471,7 +478,7 @@ def _keys(config: Config, ring: Keyring, suite: int, engine: Engine, dp: DataPat
     return KeyHost(trusting, ring, engine=engine, dp=dp, journal=journal)
 
 
-def _datapath(config: Config, engine: Engine, mtu: int, key: bytes, sealing: Sealing | None) -> DataPath:
+def _datapath(config: Config, engine: Engine, mtu: int, key: SecretKey | None, sealing: Sealing | None) -> DataPath:
     make = partial(
         DataPath,
         engine.core,
@@ -488,7 +495,7 @@ def _datapath(config: Config, engine: Engine, mtu: int, key: bytes, sealing: Sea
         linger_ns=config.station.linger_ns,
         slice_ns=SLICE_NS,
         stay_ns=STAY_NS,
-        key=b"" if sealing is not None else key,
+        key=b"" if sealing is not None or key is None else key,
         sealing=sealing._replace(stations=engine.config.stations) if sealing is not None else None,
         stations=engine.config.stations,
         frame_max=engine.config.frame_max,

@@ -7,13 +7,14 @@ counted. docs/protocol.md says what each keeps out.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
 import secrets
 import stat
 import string
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -46,8 +47,8 @@ def path_of(option: str, environ: Mapping[str, str]) -> Path | None:
         return None
     found = Path(folder) / CREDENTIAL
     try:
-        with found.open("rb") as file:
-            given = file.read(_FILE_BYTES_MAX)
+        with found.open("rb", buffering=0) as file:
+            given = file.read(len(NO_KEY) + 2) or b""  # not the whole of a key: that is the vault's to read
     except (FileNotFoundError, PermissionError):  # a manager that has loaded nothing leaves the folder closed to us
         return None
     except OSError:
@@ -66,16 +67,26 @@ def closed_credentials(environ: Mapping[str, str]) -> str:
 def read(path: Path) -> tuple[bytes, ...]:
     """The keys in a file, the newest one last: one of KEY_BYTES, or 1 to KEYS_MAX of LONG_KEY_BYTES, a line each, with a comment
     behind it or lines of comments (#). Raises UsageError, one line that names the file and never what is in it."""
+    with opened(path) as fd, open(fd, "rb", closefd=False) as file:
+        return parse(file.read(_FILE_BYTES_MAX + 1) or b"", f"the key file {path}")
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A key file's descriptor, if what it is and whose it is makes it one. Raises UsageError, also for
+    an OSError in the ``with``."""
+    fd = -1
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe is no reason to wait for ever
-        with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
-            about = os.fstat(fd)  # of the file that is read, whatever is there by now
-            data = file.read(_FILE_BYTES_MAX + 1) or b""
+        about = os.fstat(fd)  # of the file that is read, whatever is there by now
+        if why := _unfit(path, about):
+            raise UsageError(why)
+        yield fd
     except OSError as error:
         raise UsageError(f"the key file {path} cannot be read: {error.strerror or error}") from None
-    if why := _unfit(path, about):
-        raise UsageError(why)
-    return parse(data, f"the key file {path}")
+    finally:
+        if fd >= 0:
+            os.close(fd)
 
 
 def complaint(path: Path) -> tuple[str, str]:
@@ -119,16 +130,32 @@ def parse(data: bytes, what: str) -> tuple[bytes, ...]:
     sizes = {2 * KEY_BYTES, 2 * LONG_KEY_BYTES} if len(lines) == 1 else {2 * LONG_KEY_BYTES}
     wrong = [n for n, word in lines if len(word) not in sizes or not set(word) <= set(string.hexdigits)]
     if len(data) > _FILE_BYTES_MAX or not lines or (wrong and len(lines) == 1):
-        words = f"{2 * KEY_BYTES} or {2 * LONG_KEY_BYTES}"
-        raise UsageError(f"{what} does not hold {words} hexadecimal digits (zenjun key new makes one)")
+        raise UsageError(no_key(what))
     if wrong:
-        raise UsageError(f"{what}, line {wrong[0]}: expected {2 * LONG_KEY_BYTES} hexadecimal digits, then a comment")
+        raise UsageError(bad_line(what, wrong[0]))
     keys = tuple(bytes.fromhex(word) for _, word in lines)
     if len(keys) > KEYS_MAX:
-        raise UsageError(f"{what} holds {len(keys)} keys; expected at most {KEYS_MAX}")
+        raise UsageError(too_many(what, len(keys)))
     if len({mark(key) for key in keys}) < len(keys):
-        raise UsageError(f"{what} holds a key twice")
+        raise UsageError(twice(what))
     return keys
+
+
+def no_key(what: str) -> str:
+    words = f"{2 * KEY_BYTES} or {2 * LONG_KEY_BYTES}"
+    return f"{what} does not hold {words} hexadecimal digits (zenjun key new makes one)"
+
+
+def bad_line(what: str, line: int) -> str:
+    return f"{what}, line {line}: expected {2 * LONG_KEY_BYTES} hexadecimal digits, then a comment"
+
+
+def too_many(what: str, count: int) -> str:
+    return f"{what} holds {count} keys; expected at most {KEYS_MAX}"
+
+
+def twice(what: str) -> str:
+    return f"{what} holds a key twice"
 
 
 def write(path: Path, text: str, mode: int = 0o600, owner: os.stat_result | None = None) -> None:
@@ -166,16 +193,26 @@ def hkdf(key: bytes, info: bytes) -> bytes:
     return hmac.digest(hmac.digest(bytes(32), key, "sha256"), info + b"\x01", "sha256")
 
 
-def derived(key: bytes, purpose: str, cluster: str, *parts: bytes) -> bytes:
-    """A key of 32 bytes for one purpose in one cluster. parts: each of a fixed length."""
-    return hkdf(key, b"\0".join((purpose.encode(), cluster.encode(), *parts)))
+def info_of(purpose: str, cluster: str, *parts: bytes) -> bytes:
+    """Of HKDF for one purpose in one cluster. parts: each of a fixed length."""
+    return b"\0".join((purpose.encode(), cluster.encode(), *parts))
+
+
+def hello_info(cluster: str) -> bytes:
+    """Of ``hello_key``."""
+    return info_of("zenjun 80 hello", cluster)
+
+
+def sending_info(cluster: str, session: bytes, suite: int) -> bytes:
+    """Of ``sending_key``."""
+    return info_of("zenjun 80 send", cluster, session, bytes([suite]))
 
 
 def hello_key(key: bytes, cluster: str) -> bytes:
-    """Of the tags of HELLO frames."""
-    return derived(key, "zenjun 80 hello", cluster)
+    """Of the tags of HELLO frames. For tools and tests, as is the next one: a daemon's vault derives them."""
+    return hkdf(key, hello_info(cluster))
 
 
 def sending_key(key: bytes, cluster: str, session: bytes, suite: int) -> bytes:
     """Under which the frames of a session are sealed."""
-    return derived(key, "zenjun 80 send", cluster, session, bytes([suite]))
+    return hkdf(key, sending_info(cluster, session, suite))

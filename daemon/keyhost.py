@@ -14,7 +14,7 @@ from ..proto.service.base import Place, ViewEvent
 from ..proto.service.keys import Holder, KeyChange, KeyOrder, Step, why_not
 from ..proto.wire import MessageType
 from .connections import Connection
-from .datapath import DataPath, now_ns
+from .datapath import DataPath, SecretKey, now_ns
 from .keyring import Keyring
 from .observe import Journal
 from .services import ServiceHost
@@ -71,6 +71,7 @@ class KeyHost(ServiceHost):
                 raise UsageError(f"with those of the file there would be {len(keys)}, more than {KEYS_MAX}")
             text = self._take_over(keys)
         except UsageError as exc:
+            self._keyring.hold(self._keyring.keys)
             self._journal.error("key", f"the keys stay as they are: {exc}")
         else:
             self._journal.info("key", text)
@@ -88,9 +89,9 @@ class KeyHost(ServiceHost):
             return Holder(station, trust.keys, trust.uses(station))
         return Holder(station, trust.reads(station), trust.uses(station))
 
-    def _take_over(self, keys: dict[int, bytes]) -> str:
-        self._keyring.keys = keys
+    def _take_over(self, keys: dict[int, SecretKey]) -> str:
         self.trusting.set_keys(now_ns(), keys, self._keyring.retired)
+        self._keyring.hold(keys)
         return f"this station reads the keys {', '.join(f'{i:08x}' for i in keys)}"
 
     # ---- what the order says

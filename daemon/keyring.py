@@ -15,6 +15,7 @@ from typing import Final
 from ..proto.envelope import KEYS_MAX
 from ..proto.errors import UsageError
 from . import key
+from .datapath.vault import BAD_LINE, TOO_MANY, TWICE, SecretKey, Vault, WrongFile
 from .key import LONG_KEY_BYTES, identity
 
 _PR_SET_DUMPABLE: Final = 4
@@ -33,26 +34,46 @@ class Keyring:
         self._folder = folder
         self.retired = retired_in(folder)
         """Ids, the last one retired last."""
-        self.keys: dict[int, bytes] = {}
+        self.vault = Vault()
+        self.keys: dict[int, SecretKey] = {}
         """By id, the newest one last."""
         if path is not None:
-            self.keys = self.read()
+            self.hold(self.read())
 
     @property
-    def newest(self) -> bytes:
-        return next(reversed(self.keys.values())) if self.keys else b""
+    def newest(self) -> SecretKey | None:
+        return next(reversed(self.keys.values())) if self.keys else None
 
-    def read(self) -> dict[int, bytes]:
+    def hold(self, keys: dict[int, SecretKey]) -> None:
+        """These from now on: others that the vault has are zeroed."""
+        self.keys = keys
+        self.vault.only(keys.values())
+
+    def read(self) -> dict[int, SecretKey]:
         """What the file has now and was not retired. Raises UsageError."""
         if self.path is None:
             raise UsageError("this station has no key file")
-        found = {identity(secret): secret for secret in key.read(self.path)}
+        found = {secret.id: secret for secret in self._read(self.path)}
         left = {i: secret for i, secret in found.items() if i not in self.retired}
         if not left:
             raise UsageError(f"the key file {self.path} holds retired keys only: {', '.join(f'{i:08x}' for i in found)}")
         return left
 
-    def with_key(self, text: str) -> dict[int, bytes]:
+    def _read(self, path: Path) -> tuple[SecretKey, ...]:
+        what = f"the key file {path}"
+        with key.opened(path) as fd:
+            try:
+                return self.vault.read(fd)
+            except WrongFile as wrong:
+                why = {
+                    BAD_LINE: key.bad_line(what, wrong.line),
+                    TOO_MANY: key.too_many(what, wrong.count),
+                    TWICE: key.twice(what),
+                }.get(wrong.problem, key.no_key(what))
+        self.vault.only(self.keys.values())
+        raise UsageError(why)
+
+    def with_key(self, text: str) -> dict[int, SecretKey]:
         """These keys and one more, the newest. Raises UsageError, one line without the key."""
         try:
             secret = bytes.fromhex(text)
@@ -64,11 +85,11 @@ class Keyring:
             raise UsageError(f"key {i:08x} was retired")
         if i not in self.keys and len(self.keys) >= KEYS_MAX:
             raise UsageError(f"this station has {KEYS_MAX} keys: retire one first")
-        return {**self.keys, i: secret}
+        return {**self.keys, i: self.vault.put(secret)}
 
     def retire(self, i: int) -> None:
         """Forget a key for good: durable when it returns. Raises OSError."""
-        self.keys.pop(i, None)
+        self.hold({known: secret for known, secret in self.keys.items() if known != i})
         self.retired = [*(known for known in self.retired if known != i), i][-RETIRED_MAX:]
         key.write(self._folder / RETIRED_NAME, "".join(f"{known:08x}\n" for known in self.retired))
 

@@ -1,7 +1,7 @@
 """Sessions in the daemon: feeds ``proto.trust`` with HELLO and time, and applies its effects to the data path.
 
-Keys are derived here and given to the data path, which seals and opens (``datapath/sealed.c``). Nothing of a key or session is
-ever logged.
+The data path derives keys (``datapath/vault.c``), seals and opens (``datapath/sealed.c``). Nothing of a key or session is ever
+logged.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from ..proto.trust import (
     Unlike,
     Unread,
 )
-from .datapath import DataPath, Sealing, now_ns
+from .datapath import DataPath, Derived, Sealing, SecretKey, now_ns
 from .exits import Exit
-from .key import LONG_KEY_BYTES, hello_key, identity, sending_key
+from .key import LONG_KEY_BYTES, hello_info, sending_info
 from .observe import Journal
 
 BOOT_JUMP_NS: Final = 100_000_000
@@ -47,21 +47,22 @@ SUITES: Final = {"authenticate": int(Suite.AES_256_GCM), "encrypt": Suite.AES_25
 """By ``cluster.security``."""
 
 
-def suite_of(security: str, key: bytes, medium: str) -> int:
-    """What frames are sealed with; 0: not by sessions. Raises UsageError if key and options do not fit each other."""
-    if security != "auto" and len(key) != LONG_KEY_BYTES:
-        has = "has one of 32" if key else "has none"
+def suite_of(security: str, size: int, medium: str) -> int:
+    """What frames are sealed with, by the bytes of the newest key (0: none); 0: not by sessions. Raises UsageError if key and
+    options do not fit each other."""
+    if security != "auto" and size != LONG_KEY_BYTES:
+        has = "has one of 32" if size else "has none"
         raise UsageError(f'cluster.security = "{security}" needs a key of 64 hexadecimal digits; this station {has}')
-    if len(key) != LONG_KEY_BYTES:
+    if size != LONG_KEY_BYTES:
         return 0
     if medium == "bus":
         raise UsageError("a bus takes a key of 32 hexadecimal digits: sessions are for switched networks")
     return SUITES["authenticate" if security == "auto" else security]
 
 
-def sealing_of(key: bytes, cluster: str, stations: int, suite: int, pause_ns: int) -> Sealing | None:
-    """For the data path; None: no sessions."""
-    return Sealing(stations, suite, hello_key(key, cluster), pause_ns, identity(key)) if suite else None
+def sealing_of(key: SecretKey, cluster: str, stations: int, suite: int, pause_ns: int) -> Sealing:
+    """For the data path."""
+    return Sealing(stations, suite, Derived(key, hello_info(cluster)), pause_ns, key.id)
 
 
 def word(suite: int) -> str:
@@ -72,7 +73,7 @@ def word(suite: int) -> str:
 class Secret(NamedTuple):
     """What a station's sessions are made with."""
 
-    keys: dict[int, bytes]
+    keys: dict[int, SecretKey]
     """By id, the newest one last."""
     cluster: str
     suite: int
@@ -135,7 +136,7 @@ class Trusting:
             self.start(now)
         self.trust.on_link(now)
 
-    def set_keys(self, now: int, keys: dict[int, bytes], retired: Iterable[int] = ()) -> None:
+    def set_keys(self, now: int, keys: dict[int, SecretKey], retired: Iterable[int] = ()) -> None:
         """Read these from now on, by id, the one that is sealed with among them."""
         self._secret = self._secret._replace(keys=dict(keys), retired=tuple(retired))
         self._hello_keys()
@@ -147,7 +148,8 @@ class Trusting:
         self._apply(now, self.trust.seal_with(now, key))
 
     def _hello_keys(self) -> None:
-        self._dp.hello_keys({i: hello_key(key, self._secret.cluster) for i, key in self._secret.keys.items()})
+        info = hello_info(self._secret.cluster)
+        self._dp.hello_keys({i: Derived(key, info) for i, key in self._secret.keys.items()})
 
     def deadline_ns(self) -> int:
         return self.trust.deadline_ns()
@@ -276,8 +278,8 @@ class Trusting:
                 text = f"station {tx} does not have key {key:08x}, which is sealed with here"
         return f"{text}: nothing of it is read"
 
-    def _key_of(self, session: bytes, key: int) -> bytes:
-        return sending_key(self._secret.keys[key], self._secret.cluster, session, self._secret.suite)
+    def _key_of(self, session: bytes, key: int) -> Derived:
+        return Derived(self._secret.keys[key], sending_info(self._secret.cluster, session, self._secret.suite))
 
     def _on_twin(self, now: int, hello: Hello) -> None:
         """The one in an instance stays, then the older one; at nearly the same age the one with the smaller boot number: as where

@@ -5,11 +5,8 @@ from .datapath import (
     E_MANY,
     E_PROTOCOL,
     E_SLOW,
-    KEY_BYTES,
     LAST_WORDS_MAX,
     LINKS_MAX,
-    SEAL_BYTES,
-    SESSION_KEY_BYTES,
     ClientInfo,
     CorePointers,
     DataPath,
@@ -17,18 +14,17 @@ from .datapath import (
     LinkInfo,
     Lost,
     MaySend,
-    Sealing,
     Spreading,
     Take,
     Turn,
     Want,
-    guard_overhead,
     link_filter,
     now_ns,
-    seal,
 )
+from .guarding import KEY_BYTES, SEAL_BYTES, SESSION_KEY_BYTES, Sealing, guard_overhead, seal
 from .overlapping import MULTI_LEVEL, ForeignRecord
 from .unattended import TIME_MAX
+from .vault import Derived, SecretKey, Vault
 
 __all__ = [
     "CLIENTS_MAX",
@@ -45,15 +41,18 @@ __all__ = [
     "ClientInfo",
     "CorePointers",
     "DataPath",
+    "Derived",
     "ForeignRecord",
     "Heard",
     "LinkInfo",
     "Lost",
     "MaySend",
     "Sealing",
+    "SecretKey",
     "Spreading",
     "Take",
     "Turn",
+    "Vault",
     "Want",
     "guard_overhead",
     "link_filter",

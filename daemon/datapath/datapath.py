@@ -20,8 +20,10 @@ from ...proto.core import Message
 from ...proto.envelope import Drop
 from ...proto.wire import STATIONS_MAX, Ordering
 from ._datapath import ffi, lib
+from .guarding import Sealing, guarded
 from .overlapping import Overlapping, check
 from .unattended import TIME_MAX, Unattended
+from .vault import Derived, SecretKey, lent
 
 CLIENTS_MAX: Final[int] = lib.DP_CLIENTS_MAX
 LAST_WORDS_MAX: Final[int] = lib.DP_LAST_WORDS_MAX
@@ -33,10 +35,6 @@ E_SLOW: Final[int] = lib.DP_E_SLOW
 E_MANY: Final[int] = lib.DP_E_MANY
 """``Take.error``: its user's programs took too much memory (``user_limits``); it has got an ERROR and is being closed."""
 LINKS_MAX: Final[int] = lib.DP_LINKS_MAX
-KEY_BYTES: Final[int] = lib.DP_KEY_BYTES
-SEAL_BYTES: Final[int] = lib.DP_SEAL_BYTES
-"""Behind every PDU of a cluster that has a key of KEY_BYTES."""
-SESSION_KEY_BYTES: Final = 32
 HEARD: Final = struct.Struct("=QQII")
 """``struct dp_heard``."""
 TURN: Final = struct.Struct("=IIQQ")
@@ -102,19 +100,6 @@ class Turn(NamedTuple):
     status: int
     now: int
     next_due: int
-
-
-class Sealing(NamedTuple):
-    """How frames prove their sender (``struct dp_config``, guard SESSIONS)."""
-
-    stations: int
-    suite: int
-    """``Suite`` of proto/envelope.py, and ``ENCRYPTED``."""
-    hello_key: bytes
-    """SESSION_KEY_BYTES."""
-    pause_ns: int
-    hello_id: int = 0
-    """Of the key that ``hello_key`` is made of."""
 
 
 class LinkInfo(NamedTuple):
@@ -191,35 +176,6 @@ def link_filter(ethertype: int, cluster: int) -> list[tuple[int, int, int, int]]
     return [(code, jt, jf, k) for code, jt, jf, k in struct.iter_unpack("=HBBI", ffi.buffer(buffer))]
 
 
-def seal(key: bytes, pdu: bytes) -> bytes:
-    """The seal that follows a PDU in a frame: SipHash-2-4 of it, SEAL_BYTES, network byte order. key: KEY_BYTES."""
-    if len(key) != KEY_BYTES:
-        raise ValueError(f"a key of {len(key)} bytes, not {KEY_BYTES}")
-    return int(lib.dp_seal(key, pdu, len(pdu))).to_bytes(SEAL_BYTES, "big")
-
-
-def guard_overhead(key: bytes, sealing: Sealing | None = None) -> int:
-    """Bytes of a frame besides its PDU, as a ``DataPath`` with these makes them."""
-    return int(lib.dp_overhead(_guard(key, sealing)))
-
-
-def _guard(key: bytes, sealing: Sealing | None) -> int:
-    if sealing is not None:
-        return int(lib.DP_GUARD_SESSIONS)
-    return int(lib.DP_GUARD_SIPHASH if key else lib.DP_GUARD_NONE)
-
-
-def _set_guard(config: Any, key: bytes, sealing: Sealing | None) -> None:
-    config.guard = _guard(key, sealing)
-    if sealing is not None:
-        config.stations, config.suite, config.pause_ns = sealing.stations, sealing.suite, sealing.pause_ns
-        config.hello_key, config.hello_id = sealing.hello_key, sealing.hello_id
-    if key:
-        if len(key) != KEY_BYTES:
-            raise OSError(errno.EINVAL, f"a key of {len(key)} bytes, not {KEY_BYTES}")
-        config.key = key
-
-
 class DataPath(Overlapping, Unattended):
     """One cluster's data path at this station."""
 
@@ -240,7 +196,7 @@ class DataPath(Overlapping, Unattended):
         linger_ns: int = 50_000,
         slice_ns: int = 5_000_000,
         stay_ns: int = 0,
-        key: bytes = b"",
+        key: bytes | SecretKey = b"",
         sealing: Sealing | None = None,
         stations: int = STATIONS_MAX,
         frame_max: int = 65535,
@@ -275,12 +231,12 @@ class DataPath(Overlapping, Unattended):
         config.slice_ns = slice_ns
         config.stay_ns = stay_ns
         config.stations, config.frame_max = stations, frame_max
-        _set_guard(config, key, sealing)
         self._core = core
         self._former_core: CorePointers | None = None
         out = ffi.new("struct dp **")
         api = ffi.cast("struct zj_api *", core.api_pointer)
-        check(lib.dp_create(config, api, ffi.cast("struct zj_core *", core.handle_pointer), out))
+        with guarded(config, key, sealing) as self._key:
+            check(lib.dp_create(config, api, ffi.cast("struct zj_core *", core.handle_pointer), out))
         super().__init__(out[0])
         self._result = ffi.new("struct dp_turn_result *")
         self._result_bytes = ffi.buffer(self._result)
@@ -361,13 +317,15 @@ class DataPath(Overlapping, Unattended):
 
     # ---- sessions, of a data path with ``sealing``: named by their first four bytes
 
-    def seal_under(self, session: bytes, key: bytes) -> None:
+    def seal_under(self, session: bytes, key: bytes | Derived) -> None:
         """Seal with this key from the next frame on, from number 1. Raises OSError."""
-        check(lib.dp_seal_under(self._dp, session[:4], key))
+        with lent([key]) as pointer:
+            check(lib.dp_seal_under(self._dp, session[:4], pointer))
 
-    def session_read(self, station: int, session: bytes, key: bytes, first: int) -> None:
+    def session_read(self, station: int, session: bytes, key: bytes | Derived, first: int) -> None:
         """Take frames of the station (1..n) sealed under the session, from this number on. OSError: ENOSPC two are read."""
-        check(lib.dp_session_read(self._dp, station - 1, session[:4], key, first))
+        with lent([key]) as pointer:
+            check(lib.dp_session_read(self._dp, station - 1, session[:4], pointer, first))
 
     def session_forget(self, station: int, session: bytes) -> None:
         """Raises OSError: ENOENT it is not read."""
@@ -414,9 +372,10 @@ class DataPath(Overlapping, Unattended):
         clock, the last one that returns a challenge of ours, and one of the others."""
         return self._hello(lib.dp_hello_take)
 
-    def hello_keys(self, keys: Mapping[int, bytes]) -> None:
+    def hello_keys(self, keys: Mapping[int, bytes] | Mapping[int, Derived]) -> None:
         """The keys of HELLO from now on, by id, 1 to KEYS_MAX of SESSION_KEY_BYTES. Raises OSError: EINVAL."""
-        check(lib.dp_hello_keys(self._dp, len(keys), b"".join(keys.values()), list(keys)))
+        with lent(list(keys.values())) as pointer:
+            check(lib.dp_hello_keys(self._dp, len(keys), pointer, list(keys)))
 
     def hello_rest(self, until_ns: int) -> None:
         """Until then HELLOs wait."""

@@ -47,10 +47,10 @@ struct dp_config {
     uint32_t message_max;
     uint32_t send_bytes;         /* send buffer of each link's socket; 0: large */
     uint32_t guard;              /* enum dp_guard_kind */
-    uint8_t key[16];             /* DP_KEY_BYTES, of SIPHASH */
+    const uint8_t *key;          /* DP_KEY_BYTES, of SIPHASH; there as long as the data path */
     uint32_t stations, suite;    /* n; of SESSIONS: what frames are sealed with (`Suite` of proto/envelope.py) */
     uint32_t frame_max, pad2;    /* bytes of the largest PDU that is put together of PIECEs */
-    uint8_t hello_key[32];       /* of HELLO, under the key with this id */
+    const uint8_t *hello_key;    /* 32 bytes, of HELLO, under the key with this id; read in dp_create only */
     uint32_t hello_id;
     uint64_t pause_ns;           /* of SESSIONS: a turn that did not run for so long seals no frame until there is a new session */
     uint64_t queue_bytes_max;    /* per client, undelivered frames */
@@ -198,6 +198,27 @@ void dp_hello_rest(struct dp *d, uint64_t until);         /* those that wait bri
 uint64_t dp_unread(struct dp *d);                         /* by bit: stations of which frames of no known session have come, each
                                                            * once in 640 ms; cleared. They bring Python in as HELLOs do */
 int dp_hello_strange(struct dp *d, struct dp_hello *out); /* 1: the last one whose tag is wrong, given once; 0: none */
+
+/* ---- keys, in one locked block ---- */
+struct dp_vault;
+struct dp_vault *dp_vault_new(void);                 /* NULL: no memory */
+void dp_vault_free(struct dp_vault *v);              /* zeroes it */
+int dp_vault_locked(const struct dp_vault *v);       /* 0: the kernel did not lock it (RLIMIT_MEMLOCK) */
+struct dp_vault_key { uint32_t place, size, id; };   /* size: 16 or 32 bytes */
+struct dp_vault_file { uint32_t count, line; struct dp_vault_key key[4]; };
+/* A key file from its descriptor: 0, or what is wrong: -errno; not the digits of a key; not at this line (from 1); `count` keys, too
+ * many; one twice. -ENOSPC: too many are kept. Its keys are kept until dp_vault_only. */
+enum dp_vault_problem { DP_VAULT_NO_KEY = 1, DP_VAULT_BAD_LINE = 2, DP_VAULT_TOO_MANY = 3, DP_VAULT_TWICE = 4 };
+int dp_vault_read(struct dp_vault *v, int fd, struct dp_vault_file *out);
+int dp_vault_put(struct dp_vault *v, const uint8_t *key, uint32_t size, struct dp_vault_key *out); /* -EINVAL, -ENOSPC */
+void dp_vault_only(struct dp_vault *v, uint32_t places); /* keep those at these places (bits), zero the others */
+const uint8_t *dp_vault_key(const struct dp_vault *v, uint32_t place); /* NULL: none is there */
+#define DP_VAULT_INFO_MAX 512
+/* HKDF-SHA-256 of the key (32 bytes) at this place with this info, as the to-th of dp_vault_derived (0..7). -EINVAL; -ENOTSUP: libcrypto
+ * lacks it. */
+int dp_vault_derive(struct dp_vault *v, uint32_t place, const uint8_t *info, uint32_t size, uint32_t to);
+const uint8_t *dp_vault_derived(const struct dp_vault *v); /* 32 bytes each, one behind the other, until dp_vault_wipe */
+void dp_vault_wipe(struct dp_vault *v);
 
 /* ---- clients ---- slot numbers 0..DP_CLIENTS_MAX-1 */
 /* fd: a connected stream socket, owned (and closed) by the data path from then on. client: not that of another slot, and not

@@ -187,7 +187,7 @@ int guard_init(struct dp_guard *g, const struct dp_config *cfg)
     if (cfg->guard >= sizeof guards / sizeof *guards)
         return -EINVAL;
     g->ops = &guards[cfg->guard];
-    memcpy(g->key, cfg->key, DP_KEY_BYTES);
+    g->key = cfg->key;
     g->plain = calloc(1, sizeof *g->plain);
     if (!g->plain)
         return -ENOMEM;

@@ -3,6 +3,7 @@
  * From the bottom up: each file calls only what is listed before it, which tests/test_tidy.py checks.
  *
  * kernel.c   clock and memory
+ * vault.c    the keys of the cluster, in one locked block
  * sealed.c   frames that prove their sender: envelope and tag under a session
  * guard.c    what a frame carries besides its PDU: none, a SipHash seal, or envelope and tag
  * pieces.c   PDUs that are put together of several frames
@@ -173,7 +174,7 @@ struct dp_guard_ops {
 };
 struct sealed;
 struct dp_plain { uint32_t self, cluster; uint64_t next; uint8_t id[4]; }; /* of envelopes without a session */
-struct dp_guard { const struct dp_guard_ops *ops; uint8_t key[DP_KEY_BYTES]; struct sealed *sealed; struct dp_plain *plain; };
+struct dp_guard { const struct dp_guard_ops *ops; const uint8_t *key; struct sealed *sealed; struct dp_plain *plain; };
 
 int guard_init(struct dp_guard *g, const struct dp_config *cfg); /* -EINVAL: no such kind, or not with these settings; -ENOMEM */
 void guard_free(struct dp_guard *g);

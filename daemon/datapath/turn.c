@@ -36,6 +36,7 @@ int dp_create(const struct dp_config *cfg, const struct zj_api *api, struct zj_c
         return unguarded;
     }
     d->cfg = *cfg;
+    d->cfg.hello_key = NULL; /* only lent */
     d->api = api;
     d->core = core;
     d->pairs.self = cfg->self;

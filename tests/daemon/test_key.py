@@ -76,7 +76,7 @@ def test_without_its_check_anybody_gives_the_key(tmp_path: Path, monkeypatch: py
 def test_missing_or_a_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         key.read(tmp_path / "none")
-    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+    with pytest.raises(UsageError, match="is no file"):
         key.read(tmp_path)
 
 
@@ -262,7 +262,7 @@ def test_a_retired_key_stays_retired_though_it_is_in_the_file(tmp_path: Path) ->
     first, second = ring.keys
     ring.retire(first)
     again = keyring.Keyring(path, tmp_path)
-    assert (list(again.keys), again.retired, again.newest) == ([second], [first], bytes.fromhex(LONG[1]))
+    assert (list(again.keys), again.retired) == ([second], [first]) and again.newest is again.keys[second]
     with pytest.raises(UsageError, match="was retired"):
         again.with_key(LONG[0])
     assert list(again.with_key(LONG[2])) == [second, key.identity(bytes.fromhex(LONG[2]))]

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from zenjun.daemon.datapath import Derived, Vault
 from zenjun.daemon.exits import Exit
 from zenjun.daemon.key import hello_key, hkdf, sending_key
 from zenjun.daemon.keyhost import away
@@ -41,17 +42,17 @@ def test_each_purpose_cluster_session_and_suite_has_its_own_key() -> None:
 
 
 def test_what_a_key_and_the_options_mean() -> None:
-    assert [suite_of("auto", key, "switched") for key in (b"", KEY[:16], KEY)] == [0, 0, 1]
-    assert [suite_of(word, KEY, "switched") for word in ("authenticate", "encrypt")] == [1, 17]
-    assert suite_of("auto", KEY[:16], "bus") == 0
-    for security, key, medium in (
-        ("authenticate", b"", "switched"),
-        ("encrypt", KEY[:16], "switched"),
-        ("auto", KEY, "bus"),
-        ("encrypt", KEY, "bus"),
+    assert [suite_of("auto", size, "switched") for size in (0, 16, 32)] == [0, 0, 1]
+    assert [suite_of(word, 32, "switched") for word in ("authenticate", "encrypt")] == [1, 17]
+    assert suite_of("auto", 16, "bus") == 0
+    for security, size, medium in (
+        ("authenticate", 0, "switched"),
+        ("encrypt", 16, "switched"),
+        ("auto", 32, "bus"),
+        ("encrypt", 32, "bus"),
     ):
         with pytest.raises(UsageError):
-            suite_of(security, key, medium)
+            suite_of(security, size, medium)
 
 
 @dataclass
@@ -70,7 +71,7 @@ class Path:
     def hello_take(self) -> bytes | None:
         return None
 
-    def hello_keys(self, keys: dict[int, bytes]) -> None:
+    def hello_keys(self, keys: dict[int, Derived]) -> None:
         pass
 
     def unread(self) -> list[int]:
@@ -82,7 +83,7 @@ class Path:
     def hello_rest(self, until_ns: int) -> None:
         pass
 
-    def seal_under(self, session: bytes, key: bytes) -> None:
+    def seal_under(self, session: bytes, key: Derived) -> None:
         self.sealed.append(session)
         self.is_asleep = False
 
@@ -101,7 +102,7 @@ def made(instance: int = 0) -> tuple[Trusting, Path]:
     config = SimpleNamespace(station=1, stations=3, boot=100, fingerprint=1)
     engine = SimpleNamespace(config=config, instance=instance, incarnation=1, membership=SimpleNamespace(members=(1, 2)))
     path = Path()
-    secret = Secret({7: KEY}, "c", 1)
+    secret = Secret({7: Vault().put(KEY)}, "c", 1)
     journal = Journal(logging.getLogger("test_trusting"))
     trusting = Trusting(secret, engine=cast(Any, engine), dp=cast(Any, path), journal=journal, pause_ns=SECOND, wall_ns=lambda: 5)
     trusting.host = Host()

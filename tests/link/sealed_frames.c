@@ -24,7 +24,9 @@ static uint32_t below(uint32_t limit)
 static struct dp *station(uint32_t self, uint32_t suite)
 {
     struct dp *d = calloc(1, sizeof *d);
-    struct dp_config cfg = {.self = self, .cluster = 7, .guard = DP_GUARD_SESSIONS, .stations = 3, .suite = suite};
+    static const uint8_t hello_key[32];
+    struct dp_config cfg = {
+        .self = self, .cluster = 7, .guard = DP_GUARD_SESSIONS, .stations = 3, .suite = suite, .hello_key = hello_key};
     const int error = d ? guard_init(&d->guard, &cfg) : -ENOMEM;
     if (error) {
         printf("no guard: %d\n", error);

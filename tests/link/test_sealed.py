@@ -252,8 +252,8 @@ def test_the_key_of_a_cluster_of_another_name_opens_nothing(
 ) -> None:
     """One file of keys for two clusters. Where keys are not made of the name, each cluster takes the other one's frames."""
     if not bound:
-        made = key_file.derived
-        monkeypatch.setattr(key_file, "derived", lambda secret, purpose, name, *parts: made(secret, purpose, "", *parts))
+        made = key_file.info_of
+        monkeypatch.setattr(key_file, "info_of", lambda purpose, name, *parts: made(purpose, "", *parts))
     secret, suite = bytes(range(32)), Suite.AES_256_GCM
     dp = make_bench(sealing=Sealing(STATIONS, suite, key_file.hello_key(secret, "ours"), 0, 7)).dp
     assert dp.open_frame(hello(2, key=key_file.hello_key(secret, "theirs")), 0) == ("rx_tag" if bound else "rx_hello")
