@@ -1,8 +1,8 @@
 """A copy goes from one site to another, in pieces, in a group of order op beside the database's own group.
 
 The donor has frozen its copy at the place of the other site's WANT. It sends the state that belongs to the rows, then the rows,
-as entries of the log or as pages that the other site lacks (``pages``), then the end. At most ``WINDOW`` pieces are under way;
-the other site acknowledges each.
+as entries of the log or as pages that the other site lacks (``pages``), then the end. At most ``WINDOW`` pieces are under way,
+and fewer where they take long; the other site acknowledges each.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import struct
+import time
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from hashlib import sha256
@@ -26,6 +27,10 @@ from .copy import CHUNK_BYTES, SPARE_BYTES, Entries, FileRows, Frozen, bases, in
 from .pages import Incoming, Offer, ranges, wanted_of
 
 WINDOW: Final = 8
+WINDOW_MIN: Final = 2
+LATE_S: Final = 0.05
+"""A piece that is acknowledged later has waited behind others: fewer are under way then. What programs commit takes the same way,
+and waits behind all of them."""
 ACK_S: Final = 20.0
 """A site that acknowledges nothing for that long is gone."""
 _HEAD: Final = struct.Struct("!BIIQIII")
@@ -129,12 +134,27 @@ class Sending:
         self._send = send
         self._acknowledged = -1
         self._heard = asyncio.Event()
+        self.window = WINDOW_MIN
+        """Pieces under way, from ``WINDOW_MIN`` to ``WINDOW``."""
+        self._given: dict[int, float] = {}
+        """When those with rows were given to zenjund, which are not acknowledged; time.monotonic."""
+        self._reduced = -1
+        """The last piece that was under way when the window was made smaller: it says nothing of the smaller one."""
 
     def on_ack(self, number: int, answer: bytes = b"") -> None:
         if answer:
             self.frozen.answers[number] = answer
+        if (given := self._given.pop(number, None)) is not None:
+            self._adapt(number, time.monotonic() - given)
         self._acknowledged = max(self._acknowledged, number)
         self._heard.set()
+
+    def _adapt(self, number: int, took_s: float) -> None:
+        if took_s <= LATE_S:
+            self.window = min(WINDOW, self.window + 1)
+        elif number > self._reduced:
+            self.window = max(WINDOW_MIN, self.window // 2)
+            self._reduced = max(self._given, default=number)
 
     async def run(self) -> bool:
         """Send everything; whether the other site has acknowledged it all. Raises what SQLite and the disk raise."""
@@ -144,9 +164,11 @@ class Sending:
             while (step := await asyncio.to_thread(next, steps, None)) is not None:
                 if step.piece is not None:
                     last = step.piece.number
+                    if step.piece.kind in (Kind.ENTRIES, Kind.PAGES):  # the others take work at the other site
+                        self._given[last] = time.monotonic()
                     self._send(step.piece.encode())
                     self.sent_bytes += len(step.piece.data)
-                if not await self._until(step.until):
+                if not await self._until(max(step.until, last - self.window + 1)):
                     return False
             return await self._until(last)
         finally:

@@ -1,5 +1,5 @@
-"""``python -m tests.e2e.database_others [--seconds S] [--mib N] [--rounds R]``, as root: what a station in trouble costs the
-others (rule D6).
+"""``python -m tests.e2e.database_others [--seconds S] [--mib N] [--rounds R] [--states S,...]``, as root: what a station in
+trouble costs the others (rule D6).
 
 Programs at stations 1 and 2 of three commit rows of their own, 200 a second together; a commit counts from when it was due. In
 turns station 3 is well, takes 0.2 s for whatever the order brings, is well, has a full disk, is well, and has lost its disk, so
@@ -38,6 +38,7 @@ BEHIND_S: Final = 0.05
 """A program that is no later than that has made up for what held it up."""
 SETTLE_S: Final = 2.0
 PROBE_S: Final = 0.05
+STATES: Final = ("slow", "full", "rebuilding")
 
 
 class Load:
@@ -170,25 +171,19 @@ class Turns:
             wait_for(lambda: shop.facts(3).get("active"), "it is active", 60)
         self._load.settled()
 
-    def _well(self) -> None:
-        self._turn("well")
-
-    def run(self) -> Iterator[None]:
-        """One round; the first and the last turn are of a station that is well."""
-        shop = self._shop
-        self._load.settled()
-        self._well()
+    def slow(self) -> None:
         self._again("slow")
         self._turn("slow")
         self._again()
-        self._well()
+
+    def full(self) -> None:
         self._again(file_bytes_max=FULL_BYTES)
         self._turn("full")
-        self.failed += shop.facts(3)["counters"].get("failed", 0)
+        self.failed += self._shop.facts(3)["counters"].get("failed", 0)
         self._again()
-        yield
-        self._load.settled()
-        self._well()
+
+    def rebuilding(self) -> None:
+        shop = self._shop
         shop.stop(3)
         shutil.rmtree(shop.lab.station(3).state_directory / "db" / "shop")
         self._load.settled()
@@ -197,7 +192,13 @@ class Turns:
         self._turn("rebuilding", lambda: bool(shop.facts(3).get("active")) or time.monotonic() - began > 300)
         self.copies_s.append(time.monotonic() - began)
         self._load.settled()
-        self._well()
+
+    def run(self, state: str) -> None:
+        """A turn in this state between two of a station that is well."""
+        self._load.settled()
+        self._turn("well")
+        getattr(self, state)()
+        self._turn("well")
 
     def lines(self) -> Iterator[str]:
         for n, turn in enumerate(self.made):
@@ -215,8 +216,11 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.database_others", description="the p99 of the others")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each turn")
     parser.add_argument("--mib", type=int, default=400, help="of the copy that is rebuilt")
+    parser.add_argument("--states", default=",".join(STATES), help="what station 3 is at, in turns")
     parser.add_argument("--rounds", type=int, default=1, help="how often all turns are made")
     options = parser.parse_args(argv)
+    if wrong := set(options.states.split(",")) - set(STATES):
+        parser.error(f"no state: {', '.join(sorted(wrong))}")
     with databases() as shop:
         shop.ask(1, "create", db="shop", timeout=60)
         with contextlib.closing(shop.connect(1)) as c:
@@ -227,9 +231,10 @@ def main(argv: list[str]) -> int:
             with Load(shop) as load:
                 turns = Turns(shop, load, options.seconds)
                 for number in range(options.rounds):
-                    for _ in turns.run():
-                        if not number:
+                    for state in options.states.split(","):
+                        if state == "rebuilding" and not number:
                             fill(c, options.mib)
+                        turns.run(state)
     for text in turns.lines():
         print(text)
     took = ", ".join(f"{seconds:.1f}" for seconds in turns.copies_s)
