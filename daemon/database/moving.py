@@ -28,7 +28,7 @@ from .pages import Incoming, Offer, ranges, wanted_of
 
 WINDOW: Final = 8
 WINDOW_MIN: Final = 2
-LATE_S: Final = 0.05
+LATE_S: Final = 0.02
 """A piece that is acknowledged later has waited behind others: fewer are under way then. What programs commit takes the same way,
 and waits behind all of them."""
 ACK_S: Final = 20.0

@@ -29,8 +29,8 @@ from zenjun.db import Connection
 from .cluster import wait_for
 from .test_database import Databases, databases
 
-THREADS: Final = 4
-"""At each of the two stations."""
+THREADS: Final = 16
+"""At each of the two stations: so many that one which waits does not keep others from being due."""
 RATE: Final = 200.0
 FULL_BYTES: Final = 300_000
 ROW_BYTES: Final = 1_000_000
