@@ -74,8 +74,9 @@ class Branch:
     """One transaction after another on a database in WAL mode. ``begin``, any number of ``execute``, ``changeset``, then ``keep``
     if it was committed, and ``end``."""
 
-    def __init__(self, path: Path | str, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> None:
-        """Open the database read-only. The file has to be there, in WAL mode; its ``-shm`` has to be writable.
+    def __init__(self, path: Path | str, before: Branch | None = None, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> None:
+        """Open the database read-only. The file has to be there, in WAL mode; its ``-shm`` has to be writable. before: the one,
+        closed, that the same program had of another copy.
 
         Raises OperationalError if the file cannot be opened, NotSupportedError if it is not in WAL mode or SQLite is too old.
         """
@@ -86,10 +87,16 @@ class Branch:
         self._cursors: WeakSet[apsw.Cursor] = WeakSet()
         self._alone: apsw.Cursor | None = None
         """For ``read_alone``; None: it is in use, or has failed, or has not been needed yet."""
-        self._only_reads = False
-        """The statement under way on the writer changes nothing."""
-        self.changed = 0
-        """Rows that the last statement changed, for ``changes()`` of those that come after the transaction."""
+        self.only_reads = False
+        """The statement under way on the writer, or the last one, changes nothing."""
+        self.changed: int = 0 if before is None else before.changed
+        """Rows that the program's last INSERT, UPDATE or DELETE changed."""
+        self._counted = 0
+        """What SQLite has for that where the statement under way on the writer begins."""
+        self._not_counted: int = 0 if before is None else -before.total_changed
+        """What is not the program's of the rows changed on the writer; less what it changed on another branch before."""
+        self._total: int | None = None
+        """Once it is closed."""
         self._session: apsw.Session | None = None
         self._writing = False
         """The writer has a transaction, as far as we have begun one."""
@@ -126,15 +133,18 @@ class Branch:
             def changed(*_: object) -> int:
                 return 0 if (branch := self_()) is None else branch.changed
 
-            # A statement of its own that only reads runs on the reader, which has changed nothing itself.
+            def changes(*_: object) -> int:
+                return 0 if (branch := self_()) is None else branch._changes()
+
+            def total_changes(*_: object) -> int:
+                return 0 if (branch := self_()) is None else branch.total_changed
+
+            # A statement of its own that only reads runs on the reader, which has changed nothing itself. On the writer an
+            # EXPLAIN counts as a statement that changes nothing, and we change some rows besides.
             self.reader.create_scalar_function("changes", changed, 0)
-
-            def changed_so_far(*_: object) -> int:
-                branch = self_()
-                return 0 if branch is None else branch.changed if branch._only_reads else branch.writer.changes()
-
-            # Looking at what a statement has read (EXPLAIN) counts as a statement that changes nothing.
-            self.writer.create_scalar_function("changes", changed_so_far, 0)
+            self.writer.create_scalar_function("changes", changes, 0)
+            for connection in (self.reader, self.writer):
+                connection.create_scalar_function("total_changes", total_changes, 0)
             self.writer.set_commit_hook(lambda: (branch := self_()) is None or not branch._may_commit)
             self.writer.set_authorizer(self._guard)
             opened.pop_all()
@@ -166,6 +176,16 @@ class Branch:
         if self._begun is not None and not self.changes_schema:
             return self._begun.schema
         return int(str(self.writer.pragma("schema_version")))
+
+    def _changes(self) -> int:
+        """``changes()`` in the statement under way; in a trigger, once a statement of it has changed rows, as SQLite has it."""
+        counted = self.writer.changes()
+        return self.changed if self.only_reads or counted == self._counted else counted
+
+    @property
+    def total_changed(self) -> int:
+        """``total_changes()``: rows that the program's statements have changed, by triggers too, whatever became of them."""
+        return self._total if self._total is not None else self.writer.total_changes() - self._not_counted
 
     @property
     def is_writing(self) -> bool:
@@ -215,8 +235,10 @@ class Branch:
         cursor = self.writer.cursor()
 
         def traced(each: apsw.Cursor, text: str, values: object) -> bool:
-            self._only_reads = each.is_readonly
-            return trace is None or trace(each, text, values)
+            self.only_reads = each.is_readonly
+            runs = trace is None or trace(each, text, values)
+            self._counted = self.writer.changes()
+            return runs
 
         cursor.exec_trace = traced
         self._cursors.add(cursor)
@@ -257,13 +279,14 @@ class Branch:
 
     def set_sequence(self, table: str, last: int) -> None:
         """Have the next automatic id of an AUTOINCREMENT table be above this one, in this transaction."""
-        self._guard.is_own = True
+        self._guard.is_own, before = True, self.writer.total_changes()
         try:
             self.writer.execute("UPDATE main.sqlite_sequence SET seq = ? WHERE name = ?", (last, table))
             if not self.writer.changes():
                 self.writer.execute("INSERT INTO main.sqlite_sequence(name, seq) VALUES(?, ?)", (table, last))
         finally:
             self._guard.is_own = False
+            self._not_counted += self.writer.total_changes() - before
 
     def changeset(self) -> bytes:
         """What was changed since ``begin``, rows before and after; empty if nothing. The transaction continues.
@@ -406,6 +429,7 @@ class Branch:
         """Close both connections, whatever state they are in. Again: nothing happens."""
         self._close_session()
         self._begun = None
+        self._total = self.total_changed
         self._ends.detach()
         _close(self.writer, self.reader)
 

@@ -3,6 +3,7 @@ that it has got (rule K8)."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -194,6 +195,59 @@ def test_what_the_last_statement_changed(order: Order) -> None:
     one.execute("ROLLBACK")
     one.close()
     two.close()
+
+
+COUNTING = [
+    "CREATE TABLE counted(n INTEGER, total INTEGER)",
+    "INSERT INTO named VALUES('a', 1), ('b', 2), ('c', 3)",
+    "INSERT INTO counted VALUES(changes(), total_changes())",
+    "INSERT INTO counted SELECT changes(), total_changes() FROM named",
+    "SELECT changes(), total_changes()",
+    "UPDATE counted SET n = n + 100 * changes(), total = total_changes() WHERE n = 1",
+    "WITH few(v) AS (VALUES(0)) UPDATE named SET v = 0 WHERE v IN few",
+    "SELECT changes(), total_changes()",
+    "INSERT INTO counted VALUES(changes(), total_changes()) RETURNING n, total, changes()",
+    "EXPLAIN DELETE FROM named",
+    "CREATE TEMP TABLE mine(n INTEGER)",
+    "INSERT INTO mine VALUES(changes()), (changes() + 10)",
+    "DELETE FROM mine WHERE n > (SELECT changes())",
+    "SELECT changes(), total_changes()",
+    "CREATE TABLE automatic(id INTEGER PRIMARY KEY AUTOINCREMENT, n INTEGER)",
+    "INSERT INTO automatic(n) VALUES(changes()), (total_changes())",
+    "INSERT INTO automatic(n) VALUES(changes()), (total_changes())",
+    "INSERT INTO automatic VALUES(NULL, changes())",
+    "CREATE TRIGGER after AFTER INSERT ON named BEGIN INSERT INTO counted VALUES(changes(), total_changes()); "
+    "UPDATE counted SET n = n + 1; INSERT INTO counted VALUES(changes(), total_changes()); END",
+    "DELETE FROM automatic WHERE n > 1",
+    "INSERT INTO named VALUES('d', changes()), ('e', changes())",
+    "SELECT changes(), total_changes()",
+    "INSERT OR IGNORE INTO named VALUES('d', 9)",
+    "SELECT changes(), total_changes()",
+    "UPDATE named SET v = 5",
+]
+"""With SQLite, and here."""
+
+
+@pytest.mark.parametrize("how", ["alone", "in one transaction"])
+def test_numbers_of_changes_are_those_of_sqlite(order: Order, how: str) -> None:
+    """``changes()`` and ``total_changes()``, also within INSERT, UPDATE and DELETE, and in triggers."""
+    plain = sqlite3.connect(":memory:", isolation_level=None)
+    plain.execute("CREATE TABLE named(k TEXT PRIMARY KEY NOT NULL, v)")
+    c = db.connect("shop", autocommit=True)
+    if how != "alone":
+        c.execute("BEGIN EXCLUSIVE")
+    for sql in COUNTING:
+        found, wanted = ([tuple(row) for row in one.execute(sql).fetchall()] for one in (c, plain))
+        assert sql.startswith("EXPLAIN") or found == wanted, sql
+    for query in ("* FROM counted ORDER BY rowid", "* FROM named ORDER BY k", "n FROM automatic ORDER BY id"):
+        assert c.execute(f"SELECT {query}").fetchall() == plain.execute(f"SELECT {query}").fetchall()
+    for one, error in ((c, db.IntegrityError), (plain, sqlite3.IntegrityError)):
+        with pytest.raises(error):
+            one.execute("INSERT INTO named VALUES('d', 9)")
+    query = "SELECT changes(), total_changes()"
+    assert c.execute(query).fetchall() == plain.execute(query).fetchall()
+    c.close()
+    plain.close()
 
 
 @rule("K8", "Z4")

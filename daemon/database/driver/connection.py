@@ -324,10 +324,10 @@ class Connection(Raising):
         except OSError as error:
             raise OperationalError(f"{self._path}: {error.strerror}: the database is dropped, or not here yet") from None
         if self._branch is None or pointed != self._pointed:
-            if self._branch is not None:
-                self._branch.close()
-                self._branch = None
-            branch = self._branch = Branch(self._path.parent / pointed)
+            before, self._branch = self._branch, None
+            if before is not None:
+                before.close()
+            branch = self._branch = Branch(self._path.parent / pointed, before)
             self._pointed = pointed
             if self._is_confined:
                 branch.confine(CALL_MAX)
@@ -586,6 +586,7 @@ class Connection(Raising):
         except apsw.ConstraintError as error:
             # The program has learned of rows that are there, or are not.
             self._note(sql, bindings, failed=True)
+            branch.changed = 0
             raise mapped(error) from error
         except apsw.Error as error:
             raise mapped(error) from error
@@ -629,7 +630,6 @@ class Connection(Raising):
         changes_temporary = word in ("ALTER", "CREATE", "DROP")
         if changes_temporary:
             self._note(sql, bindings)  # afterwards it is an error
-        before = branch.writer.total_changes()
         try:
             each = branch.execute(sql, bindings, trace)
         except apsw.ExecTraceAbort:
@@ -639,7 +639,7 @@ class Connection(Raising):
                 return
             raise ProgrammingError("one statement at a time: executescript runs several") from None
         cursor._rows = each
-        if word in ("INSERT", "REPLACE", "UPDATE", "DELETE") or branch.writer.total_changes() != before:
+        if word in ("INSERT", "REPLACE", "UPDATE", "DELETE") or (word == "WITH" and not branch.only_reads):
             if cursor.description is not None:
                 cursor._rows = iter(each.fetchall())  # RETURNING: it is done when its rows are read
             cursor.rowcount = branch.changed = branch.writer.changes()

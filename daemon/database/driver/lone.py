@@ -11,6 +11,7 @@ from ....proto.service.database.changeset import Numbered
 from ....proto.service.database.messages import SEGMENT_HEAD_BYTES, Segment, Txid, encode_body, is_one_changeset
 from ..branch import Bindings, Branch
 from ..errors import Error
+from .statements import words_of
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -44,8 +45,8 @@ class Lone:
         self._is_lone = False
 
     def ran(self, sql: str, bindings: Bindings) -> None:
-        """A statement of the transaction has written."""
-        if self._is_lone:
+        """A statement of the transaction has run on the writer."""
+        if self._is_lone and words_of(sql, 1) != ("EXPLAIN",):
             reads = self._connection._reads
             self._only_inserts = self._only_inserts and reads is not None and reads.only_inserts(sql, bindings)
 
