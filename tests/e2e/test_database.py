@@ -213,6 +213,9 @@ def test_commands(shop: Databases) -> None:
     with (shop.lab.station(1).directory / "more.csv").open("w") as file:
         file.write("id,name\n3,screw\n4,washer\n")
     assert shop.run(1, "sql", "shop", f".import {file.name} item").stdout == "2 rows\n"
+    with (shop.lab.station(1).directory / "rows.csv").open("w") as rows_alone:
+        rows_alone.write("5,bar\n6,rod\n")
+    said_what_is_wrong(shop, rows_alone.name)
     table = shop.run(2, "sql", "shop", "--format", "table", "--read", "linearizable", "SELECT id, name FROM item")
     assert "washer" in table.stdout and "name" in table.stdout
     listed = json.loads(shop.run(1, "db", "list", "--json").stdout)
@@ -240,13 +243,45 @@ def test_commands(shop: Databases) -> None:
         (("sql", "zenjun", "DELETE FROM databases"), 1, "zenjun db create and drop"),
         (("sql", "shop", "--csv", "--json", "SELECT 1"), 2, "one of"),
         (("sql", "shop", "-s", "/nowhere/db.sock", "SELECT 1"), 3, "is zenjun-db running?"),
+        (("db", "create", "other", "--from", file.name), 1, "more.csv: not an SQLite database"),
+        (("db", "restore", "shop", file.name, "--yes"), 1, "more.csv: not an SQLite database"),
+        (("db", "drop", "shop"), 2, "Nobody can be asked here"),
     ):
         found = shop.run(1, *words)
         assert found.returncode == code and text in found.stderr and not found.stdout, (words, found)
+    for answer in (b"n\n", b"\n"):
+        terminal, theirs = pty.openpty()
+        os.write(terminal, answer)
+        argv = [sys.executable, "-c", "from zenjun.tools.command import main; main()", "db", "drop", "shop"]
+        asked = subprocess.run(
+            argv, env=shop.lab.station(1).environment(), stdin=theirs, capture_output=True, timeout=60, check=False
+        )
+        os.close(terminal)
+        os.close(theirs)
+        assert asked.returncode == 1 and b"nothing was done" in asked.stderr, asked
+    assert shop.facts(1)["active"]
     assert shop.run(3, "db", "drop", "shop", "--yes").returncode == 0
     wait_for(lambda: not shop.facts(1), "it is gone at station 1", 20)
     gone = shop.lab.station(1).state_directory / "db" / "shop"
     wait_for(lambda: not gone.exists(), "its files are gone", 20)
+
+
+def said_what_is_wrong(shop: Databases, rows_alone: str) -> None:
+    """Which of several statements failed; a file of rows without names of columns."""
+    script = "INSERT INTO item VALUES(9, 'nail');\n-- the next one is wrong\n\nSELECT * FROM nowhere;\nDELETE FROM item;\n"
+    for words, stdin, text in (
+        ((), script, "line 4 of standard input: no such table: nowhere"),
+        (("DELETE FROM item WHERE id = 9", "SELECT 1; SELECT * FROM nowhere"), None, "statement 3: no such table: nowhere"),
+        (("SELECT * FROM nowhere",), None, "sql: no such table: nowhere"),
+        (
+            (f".import {rows_alone} item",),
+            None,
+            "the first line of the file names columns, and item has no '5' (it has id, name)",
+        ),
+        ((f".import {rows_alone} nowhere",), None, "there is no table nowhere"),
+    ):
+        found = shop.run(1, "sql", "shop", *words, stdin=stdin)
+        assert found.returncode == 1 and text in found.stderr, found
 
 
 def test_prompt(shop: Databases) -> None:

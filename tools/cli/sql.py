@@ -12,7 +12,7 @@ import click
 
 from ...daemon.database.driver import Connection, Cursor, Error, connect
 from ...daemon.database.driver.connection import DURABILITIES, ISOLATIONS, READS
-from ...daemon.database.driver.statements import Kind, kind_of
+from ...daemon.database.driver.statements import Kind, kind_of, lines_of
 from ...daemon.database.guarding import quoted
 from ...daemon.terminal import json_text, printable
 from .common import FAILED, Failure, plural
@@ -25,7 +25,7 @@ Statements end with a semicolon; BEGIN and COMMIT make one transaction of severa
   .schema [TABLE]  how they were made
   .dump            statements that make everything again
   .watch [TABLE]...    what is committed from now on, as JSON; Ctrl-C ends
-  .import FILE TABLE   rows of a CSV file
+  .import FILE TABLE   rows of a CSV file, whose first line names their columns
   .backup FILE     copy the database as it is now
   .help, .quit"""
 
@@ -72,14 +72,15 @@ def sql(
         try:
             given = [*statements, *commands]
             if given or script is not None:
+                shell.several = len(given) > 1
                 for text in given:
                     shell.run(_checked(text, "the statement"))
                 if script is not None:
-                    shell.run(_read(script))
+                    shell.run(_read(script), script.name)
             elif sys.stdin.isatty():
                 shell.interact(name)
             else:
-                shell.run(_read(sys.stdin))
+                shell.run(_read(sys.stdin), "standard input")
         finally:
             connection.close()
 
@@ -112,14 +113,28 @@ class Shell:
     def __init__(self, connection: Connection, form: str) -> None:
         self.connection = connection
         self.form = form
+        self.several = False
+        """More texts than one come."""
+        self._number = 0
+        """Of the statement under way."""
 
-    def run(self, text: str) -> None:
-        """All statements of a text; the first that fails ends it."""
+    def run(self, text: str, source: str = "") -> None:
+        """All statements of a text; the first that fails ends it, and its error says which it was, if there are several. source:
+        the file."""
         if text.lstrip().startswith("."):
+            self._number += 1
             self.command(text.strip())
             return
-        for statement in self.connection.split(text):
-            self.print(self.connection.execute(statement))
+        found = list(lines_of(text))
+        for line, statement in found:
+            self._number += 1
+            try:
+                self.print(self.connection.execute(statement))
+            except Error as error:
+                if self.several or len(found) > 1:
+                    where = f"line {line} of {source}" if source else f"statement {self._number}"
+                    error.args = (f"{printable(where)}: {error}",)
+                raise
 
     # ---- the prompt
 
@@ -144,6 +159,7 @@ class Shell:
                 return
             if not (text.lstrip().startswith(".") or _is_complete(text)):
                 continue
+            self._number = 0
             try:
                 self.run(text)
             except (Error, Failure) as error:
@@ -216,7 +232,7 @@ class Shell:
             for change in self.connection.watch(*arguments):
                 click.echo(json_text(change._asdict(), default=_json))
         elif word == ".import" and len(arguments) == 2:
-            click.echo(f"{self.load(Path(arguments[0]), arguments[1])} rows")
+            click.echo(plural(self.load(Path(arguments[0]), arguments[1]), "row"))
         else:
             raise Failure(f"{printable(text)}: .help shows what there is", FAILED, "sql")
 
@@ -226,11 +242,23 @@ class Shell:
             with file.open(newline="", encoding="utf-8") as lines:
                 rows = csv.reader(lines)
                 columns = next(rows, [])
+                self._check_columns(file, table, columns)
                 names = ", ".join(quoted(column) for column in columns)
                 marks = ", ".join("?" * len(columns))
                 return self.connection.executemany(f"INSERT INTO {quoted(table)}({names}) VALUES({marks})", rows).rowcount
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise Failure(f"{file}: {error}", FAILED, "sql") from error
+
+    def _check_columns(self, file: Path, table: str, columns: list[str]) -> None:
+        """Raises Failure: the first line is none with names. sqlite3 takes it for a row, if the table is there."""
+        found = self.connection.execute("SELECT lower(name) FROM pragma_table_xinfo(?)", (table,)).fetchall()
+        if not found:
+            raise Failure(f"there is no table {printable(table)}: make it first", FAILED, "sql")
+        wrong = next((column for column in columns if (column.lower(),) not in found), None)
+        if wrong is not None or not columns:
+            names = ", ".join(str(name) for (name,) in found)
+            text = f"the first line of the file names columns, and {table} has no {wrong!r}" if columns else "the file is empty"
+            raise Failure(f"{file}: {printable(text)} (it has {printable(names)}); nothing is imported", FAILED, "sql")
 
     # ---- rows
 

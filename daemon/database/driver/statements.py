@@ -99,6 +99,16 @@ def kind_of(sql: str) -> Kind:
     return kind
 
 
+def lines_of(script: str) -> Iterator[tuple[int, str]]:
+    """``split``, each with the line on which its first word is, from 1."""
+    at = 0
+    for statement in split(script):
+        at = script.index(statement, at)
+        blank = _BLANK.match(statement)
+        yield script.count("\n", 0, at + (blank.end() if blank is not None else 0)) + 1, statement
+        at += len(statement)
+
+
 def is_exclusive(sql: str) -> bool:
     """BEGIN EXCLUSIVE."""
     return words_of(sql)[1:2] == ("EXCLUSIVE",)
