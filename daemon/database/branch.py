@@ -128,28 +128,32 @@ class Branch:
             for connection in (self.reader, self.writer):
                 # Now and then the interpreter has its turn, which raises KeyboardInterrupt in a statement that takes long.
                 connection.set_progress_handler(lambda: False, PROGRESS_STEPS)
-            self_ = ref(self)  # what a hook holds, its connection holds, and that is held until it is closed
-
-            def changed(*_: object) -> int:
-                return 0 if (branch := self_()) is None else branch.changed
-
-            def changes(*_: object) -> int:
-                return 0 if (branch := self_()) is None else branch._changes()
-
-            def total_changes(*_: object) -> int:
-                return 0 if (branch := self_()) is None else branch.total_changed
-
-            # A statement of its own that only reads runs on the reader, which has changed nothing itself. On the writer an
-            # EXPLAIN counts as a statement that changes nothing, and we change some rows besides.
-            self.reader.create_scalar_function("changes", changed, 0)
-            self.writer.create_scalar_function("changes", changes, 0)
-            for connection in (self.reader, self.writer):
-                connection.create_scalar_function("total_changes", total_changes, 0)
-            self.writer.set_commit_hook(lambda: (branch := self_()) is None or not branch._may_commit)
-            self.writer.set_authorizer(self._guard)
+            self._hook()
             opened.pop_all()
         # Who forgets to close: the writer has statements of the reader, so their order is not to be the garbage collector's.
         self._ends = finalize(self, _close, self.writer, self.reader)
+
+    def _hook(self) -> None:
+        """What SQLite calls."""
+        self_ = ref(self)  # what a hook holds, its connection holds, and that is held until it is closed
+
+        def changed(*_: object) -> int:
+            return 0 if (branch := self_()) is None else branch.changed
+
+        def changes(*_: object) -> int:
+            return 0 if (branch := self_()) is None else branch._changes()
+
+        def total_changes(*_: object) -> int:
+            return 0 if (branch := self_()) is None else branch.total_changed
+
+        # A statement of its own that only reads runs on the reader, which has changed nothing itself. On the writer an
+        # EXPLAIN counts as a statement that changes nothing, and we change some rows besides.
+        self.reader.create_scalar_function("changes", changed, 0)
+        self.writer.create_scalar_function("changes", changes, 0)
+        for connection in (self.reader, self.writer):
+            connection.create_scalar_function("total_changes", total_changes, 0)
+        self.writer.set_commit_hook(lambda: (branch := self_()) is None or not branch._may_commit)
+        self.writer.set_authorizer(self._guard)
 
     def __enter__(self) -> Self:
         return self
