@@ -113,8 +113,8 @@ class Journal:
 
     @property
     def holds_back(self) -> bool:
-        """Whether ``tell_held`` may have something to say later."""
-        return bool(self._limits)
+        """Whether ``tell_held`` will have something to say later: an event that came seldom is counted, too, but all was said."""
+        return any(limit.held for limit in self._limits.values())
 
     def tell_held(self, now: int, *, everything: bool = False) -> None:
         """Say how often limited events happened beyond what was written; call it now and then."""

@@ -48,6 +48,8 @@ PRAGMAS = """
 _LOAD_FACE = """
 int zl_load_main(int argc, char **argv);
 int zl_raw_main(int argc, char **argv);
+int zl_floor_main(int argc, char **argv);
+int zl_bare_main(int argc, char **argv);
 uint32_t zl_slot_of(uint64_t value);
 uint64_t zl_value_of(uint32_t slot);
 #define ZL_SIZE_MIN ...
@@ -162,10 +164,10 @@ def _datapath() -> Module:
 
 
 def _load() -> Module:
-    """The load client, with libzenjun inside, and the bare AF_PACKET program as two C main functions. load_cpg.c is not part of
+    """The load client, with libzenjun inside, and the bare AF_PACKET programs as C main functions. load_cpg.c is not part of
     it: it needs corosync's headers and is compiled when asked for."""
     here = Path("tools/bench")
-    sources = (*_sources(here, "load_core.c", "load_zenjun.c", "load_raw.c"), *_sources(CLIENT))
+    sources = (*_sources(here, "load_core.c", "load_zenjun.c", "load_raw.c", "load_floor.c"), *_sources(CLIENT))
     return Module(
         "zenjun.tools.bench._load",
         here,

@@ -53,6 +53,7 @@ def test_repeated_events_are_counted_not_written_case_39() -> None:
         journal.event(logging.WARNING, "duplicate", f"frame {i}", now=i)
     journal.event(logging.WARNING, "other", "not limited by the first", now=5)
     assert len(lines(out)) == BURST + 1
+    assert journal.holds_back
     journal.tell_held(INTERVAL_NS - 1)
     assert len(lines(out)) == BURST + 1, "not before the interval is over"
     journal.tell_held(INTERVAL_NS + 5)
@@ -61,6 +62,7 @@ def test_repeated_events_are_counted_not_written_case_39() -> None:
     assert journal.held == 10_000 - BURST
     journal.event(logging.WARNING, "duplicate", "again", now=2 * INTERVAL_NS)
     assert json.loads(lines(out)[-1])["message"] == "again"
+    assert not journal.holds_back, "a connection now and then is no reason to look every second"
 
 
 def test_limit_is_per_key() -> None:

@@ -28,7 +28,7 @@ from zenjun.tools.bench.cell import BenchError, Cell, Client, problems, raw_summ
 from zenjun.tools.bench.failover import Failover
 from zenjun.tools.bench.measure import cpu_ns
 from zenjun.tools.bench.plan import Plan
-from zenjun.tools.bench.systems import Corosync, Raw, System, worker
+from zenjun.tools.bench.systems import Corosync, Floor, Raw, System, worker
 from zenjun.tools.bench.table import Results, aims, markdown, number, render
 from zenjun.tools.cli.bench import bench
 from zenjun.tools.lab import Lab, LabError
@@ -570,9 +570,15 @@ def test_every_system_runs_every_cell_and_they_take_turns(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(plan_module, "Corosync", FakeCorosync)
     monkeypatch.setattr(plan_module, "Raw", lambda lab: Fake("raw"))
+
+    class FakeFloor(Fake):
+        def __init__(self, lab: Any, folder: Path) -> None:
+            super().__init__("floor")
+
+    monkeypatch.setattr(plan_module, "Floor", FakeFloor)
     monkeypatch.setattr(plan_module, "run_window", window)
     lines: list[dict[str, Any]] = []
-    plan = Plan(peers=("corosync",), raw=True, repeat=2, losses=(0.0, 0.01))
+    plan = Plan(peers=("corosync",), raw=True, floor=True, repeat=2, losses=(0.0, 0.01))
     plan_module.run(plan, lines.append)
     assert len(lines) == plan.cells()
     assert all(line["problems"] == ["nothing there"] and not line["ok"] for line in lines)
@@ -583,6 +589,7 @@ def test_every_system_runs_every_cell_and_they_take_turns(monkeypatch: pytest.Mo
     firsts = [calls[0][0], calls[9][0]]
     assert len(set(firsts)) == 2
     assert sum(1 for line in lines if line["system"] == "raw") == 2
+    assert {(line["mode"], line["loss"]) for line in lines if line["system"] == "floor"} == {("rate", 0.0), ("closed", 0.0)}
 
 
 def line(system: str, mode: str, size: int, **figures: Any) -> dict[str, Any]:
@@ -854,6 +861,21 @@ def test_the_bare_program_loses_nothing(lab: Lab) -> None:
     )
     assert got["lost"] == 0
     assert got["frames_per_s"] > 1000
+
+
+@pytest.mark.lab
+def test_bare_stations_pass_on_what_programs_send(lab: Lab, tmp_path: Path) -> None:
+    system = Floor(lab, tmp_path)
+    cell = replace(CELL, stations=2, senders=2, size=64, mode="rate", seconds=1.0)
+    try:
+        got = undisturbed(
+            lambda: summary(cell, run_window(system, cell), ordered=system.ordered),
+            lambda got: got["frames"]["per_message"] == pytest.approx(2.0, rel=0.1),
+        )
+    finally:
+        system.stop()
+    assert got["ok"], got["problems"]
+    assert got["cpu"]["daemons_s_per_million"] > 0 and not system.daemon_pids()
 
 
 def corosync_client(folder: Path) -> Path:

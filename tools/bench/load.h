@@ -81,6 +81,8 @@ const char *zl_argument(int argc, char **argv, const char *name, const char *oth
 /* For cffi. */
 int zl_load_main(int argc, char **argv); /* zl_run with the zenjun backend */
 int zl_raw_main(int argc, char **argv);  /* load_raw.c */
+int zl_floor_main(int argc, char **argv); /* load_floor.c: a bare station, */
+int zl_bare_main(int argc, char **argv);  /* and its program */
 /* Latency histogram, exposed for its test: the slot of a value and the value a slot stands for (ns). */
 uint32_t zl_slot_of(uint64_t value);
 uint64_t zl_value_of(uint32_t slot);

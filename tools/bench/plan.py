@@ -16,7 +16,7 @@ from typing import Any, Final
 from ...daemon.trusting import SUITES
 from ..lab import Lab
 from .cell import BenchError, Cell, Json, raw_summary, run_window, summary
-from .systems import Corosync, Keyed, Raw, System, Zenjun
+from .systems import Corosync, Floor, Keyed, Raw, System, Zenjun
 from .table import BUS
 
 MODES: Final = ("throughput", "rate", "closed", "idle")
@@ -47,6 +47,8 @@ class Plan:
     repeat: int = 3
     peers: tuple[str, ...] = ()
     raw: bool = False
+    floor: bool = False
+    """Bare stations at a light load (``Floor``)."""
     ours: bool = True
     tries: int = 1
     quiet_cores: float = 0.2
@@ -82,7 +84,8 @@ class Plan:
         systems = int(self.ours) * (2 if self.medium == "bus" else 1) + 2 * (len(self.peers) + int(self.keyed))
         rounds = list(self.rounds())
         raw = sum(1 for r in rounds if r.with_raw) if self.raw else 0
-        return systems * sum(len(r.cells) for r in rounds) + raw
+        floor = sum(len(r.cells) for r in rounds if r.with_floor) if self.floor else 0
+        return systems * sum(len(r.cells) for r in rounds) + raw + floor
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,11 @@ class Round:
     def with_raw(self) -> bool:
         """The bare program belongs beside throughput without loss."""
         return self.cells[0].mode == "throughput" and not self.cells[0].loss
+
+    @property
+    def with_floor(self) -> bool:
+        """Bare stations send nothing again, and have no flow control."""
+        return self.cells[0].mode in ("rate", "closed") and not self.cells[0].loss
 
 
 def machine() -> str:
@@ -124,9 +132,13 @@ def run(plan: Plan, report: Report, starting: Callable[[str, Cell], None] = lamb
             systems += [Keyed(lab, security, Path(folder)) for security in SUITES]
         if client is not None:
             systems += [Corosync(lab, real_time=rr, client=client, folder=Path(folder)) for rr in (True, False)]
+        if plan.floor:
+            systems.append(Floor(lab, Path(folder)))
         for number, each in enumerate(plan.rounds()):
             first = number % len(systems) if systems else 0
             for system in systems[first:] + systems[:first]:
+                if isinstance(system, Floor) and not each.with_floor:
+                    continue
                 _run_system(lab, system, each, plan, report, starting)
             if plan.raw and each.with_raw:
                 _run_raw(lab, each, plan, report, starting)
@@ -169,7 +181,7 @@ def _run_raw(lab: Lab, each: Round, plan: Plan, report: Report, starting: Callab
 
 
 def _measure(system: System, cell: Cell) -> Json:
-    return summary(cell, run_window(system, cell))
+    return summary(cell, run_window(system, cell), ordered=system.ordered)
 
 
 def _measure_raw(system: System, cell: Cell) -> Json:

@@ -1,4 +1,4 @@
-"""The systems that can be measured: zenjun itself, corosync in two configurations, and the bare AF_PACKET program."""
+"""The systems that can be measured: zenjun itself, corosync in two configurations, and the bare AF_PACKET programs."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ class System:
     """A system under test at all stations of one lab: started, measured cell by cell, stopped. Stopping is always safe."""
 
     name: str
+    ordered = True
+    """All stations deliver the same sequence."""
 
     def __init__(self, lab: Lab) -> None:
         """lab: up, with nothing of this system running yet."""
@@ -180,6 +182,42 @@ class Raw(System):
             "interface": self.interface,
         }
         return [*worker("raw"), *(part for name, value in values.items() for part in (f"--{name}", str(value)))]
+
+
+class Floor(System):
+    """Bare stations that pass on the frames and deliveries of a light load, without a protocol: what these cost on this machine."""
+
+    name = "floor"
+    ordered = False
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        """folder: for the sockets of the programs."""
+        super().__init__(lab)
+        self.folder = folder
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def _socket(self, station: int) -> str:
+        return str(self.folder / f"floor-{station}")
+
+    def spawn_client(self, station: int, cell: Cell) -> subprocess.Popen[bytes]:
+        """With the station: a bare one has one program, and ends with it."""
+        values = {"id": station, "stations": cell.stations, "interface": self.interface, "target": self._socket(station)}
+        argv = [*worker("floor"), *(part for name, value in values.items() for part in (f"--{name}", str(value)))]
+        if station == 1:
+            self.stop()
+        self.running.append(self.lab.station(station).spawn(argv, stdin=subprocess.DEVNULL))
+        return super().spawn_client(station, cell)
+
+    def stop(self) -> None:
+        for process in self.running:
+            _end(process)
+        self.running = []
+
+    def daemon_pids(self) -> list[int]:
+        return [process.pid for process in self.running]
+
+    def client_argv(self, station: int, cell: Cell) -> list[str]:
+        return [*worker("bare"), *cell.client_arguments(station), "--target", self._socket(station)]
 
 
 def worker(program: str) -> list[str]:
@@ -344,7 +382,7 @@ def _wait_for_mounts(daemon: subprocess.Popen[bytes]) -> None:
 
 
 def _end(daemon: subprocess.Popen[bytes]) -> None:
-    """Kill a corosync that may have ended already."""
+    """Kill a process that may have ended already."""
     if daemon.poll() is None:
         daemon.send_signal(signal.SIGKILL)
     daemon.wait(STOP_S)

@@ -11,6 +11,7 @@ from .cell import Json
 
 OURS: Final = "zenjun"
 RAW: Final = "raw"
+FLOOR: Final = "floor"
 BUS: Final = "zenjun-bus"
 KEYED: Final = ("zenjun-authenticate", "zenjun-encrypt")
 """Our daemon with medium bus; the one with medium switched, measured beside it, keeps its name."""
@@ -53,7 +54,7 @@ class Results:
 
     @property
     def peers(self) -> list[str]:
-        return [s for s in self.distinct("system") if s not in (OURS, RAW, BUS, *KEYED)]
+        return [s for s in self.distinct("system") if s not in (OURS, RAW, FLOOR, BUS, *KEYED)]
 
     def best(self, keys: dict[str, Any], path: str, choose: Callable[[Iterable[float]], float]) -> tuple[float, str] | None:
         """The best peer's median and its name. Each figure has its own best."""

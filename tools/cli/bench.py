@@ -166,6 +166,7 @@ been ended).""",
     help="Other systems in the same lab: corosync (default, and sched_rr: no).",
 )
 @click.option("--raw", is_flag=True, help="The bare AF_PACKET program in the same lab: the limit.")
+@click.option("--floor", is_flag=True, help="Bare stations in modes rate and closed: the same frames and deliveries, no protocol.")
 @click.option("--keyed", is_flag=True, help="zenjun with a key of 32 bytes as well: authenticated, and encrypted.")
 @click.option("--no-ours", is_flag=True, help="Leave zenjun itself out.")
 @click.option(
@@ -199,6 +200,7 @@ def bench(
     mtu: int,
     peers: tuple[str, ...],
     raw: bool,
+    floor: bool,
     keyed: bool,
     no_ours: bool,
     options: dict[str, dict[str, Any]],
@@ -239,6 +241,7 @@ def bench(
         quiet_cores=quiet_cores,
         peers=peers,
         raw=raw,
+        floor=floor,
         keyed=keyed,
         ours=not no_ours,
         options=options,
@@ -280,7 +283,7 @@ def _run(plan: Plan, out: Path | None, table_command: str | None) -> int:
         return code
     if table_command is not None:
         click.echo(render(rows, table_command))
-    return FAILED if any(not r["ok"] for r in rows if r["system"] in ("zenjun", BUS, "raw")) else 0
+    return FAILED if any(not r["ok"] for r in rows if r["system"] in ("zenjun", BUS, "raw", "floor")) else 0
 
 
 @bench.command(
