@@ -51,6 +51,7 @@ int zj_create(const struct zj_config *f, zj_core **out)
     c->self = f->self;
     c->mask = f->slots - 1;
     c->slot_bytes = (f->frame_max + 63) & ~63u;
+    c->short_bytes = c->slot_bytes < ZJ_SHORT_BYTES ? c->slot_bytes : ZJ_SHORT_BYTES;
     c->send.own_frame_max = c->send.limit = c->send.base = f->frame_max;
     c->rng = f->seed;
     c->order.mask = 1;
@@ -63,9 +64,11 @@ int zj_create(const struct zj_config *f, zj_core **out)
     int ok = c->order.log && c->order.digests && c->st && !order_create(c);
     for (uint32_t h = 0; ok && h < c->n; h++) {
         struct stream *s = &c->st[h];
-        s->data = core_reserve(c, (uint64_t)f->slots * c->slot_bytes);
+        s->brief = core_reserve(c, (uint64_t)f->slots * c->short_bytes);
+        if (c->slot_bytes > c->short_bytes)
+            s->data = core_reserve(c, (uint64_t)f->slots * c->slot_bytes);
         s->meta = core_reserve(c, f->slots * sizeof *s->meta);
-        ok = s->data && s->meta;
+        ok = s->brief && s->meta && (s->data || c->slot_bytes == c->short_bytes);
     }
     if (!ok) {
         zj_destroy(c);
@@ -81,6 +84,7 @@ void zj_destroy(zj_core *c)
     if (!c)
         return;
     for (uint32_t h = 0; c->st && h < c->n; h++) {
+        free(c->st[h].brief);
         free(c->st[h].data);
         free(c->st[h].meta);
         assembly_end(c, h);

@@ -64,7 +64,7 @@ int zj_propose(zj_core *c, uint64_t now, uint32_t kind, const uint8_t *payload, 
     if (begun)
         send_seal(c); /* it may hold the end of a message that a joiner would get without its beginning */
     c->send.building = 0;
-    memcpy(slot_of(c, me, c->send.next) + at, payload, size);
+    memcpy(slot_for(c, me, c->send.next, at + size) + at, payload, size);
     send_pdu(c, kind, 0, at, at + size);
     *seq = c->send.next - 1;
     *clock = c->clock;

@@ -92,6 +92,7 @@ static int start(zj_core *c, int need_ack)
         c->send.flags |= ZJW_FLAG_PACK;
     c->send.payload_at = c->send.fill = payload_start(c, c->send.flags);
     c->send.building = 1;
+    c->send.cap = c->send.pdu_max <= c->short_bytes ? c->short_bytes : c->slot_bytes;
     return 1;
 }
 
@@ -100,7 +101,7 @@ void send_pdu(zj_core *c, uint32_t kind, uint32_t flags, uint32_t payload_at, ui
     struct stream *me = &c->st[c->self];
     uint64_t seq = c->send.next, progress = c->progress;
     struct meta *m = meta_of(c, me, seq);
-    uint8_t *b = slot_of(c, me, seq);
+    uint8_t *b = slot_for(c, me, seq, size);
 
     c->send.next = me->top = seq + 1;
     medium_number(c); /* before A is written */
@@ -121,17 +122,27 @@ void send_pdu(zj_core *c, uint32_t kind, uint32_t flags, uint32_t payload_at, ui
     tx_slot(c, c->self, seq, 0);
 }
 
+/* Of the PDU that is being packed. */
+static uint8_t *building(const zj_core *c) { return slot_for(c, &c->st[c->self], c->send.next, c->send.cap); }
+
 void send_seal(zj_core *c)
 {
     c->send.building = 0;
+    if (c->send.cap > c->short_bytes && c->send.fill <= c->short_bytes) /* it has stayed short */
+        memcpy(slot_for(c, &c->st[c->self], c->send.next, c->send.fill) + c->send.payload_at, building(c) + c->send.payload_at,
+               c->send.fill - c->send.payload_at);
     send_pdu(c, ZJW_KIND_DATA, c->send.flags, c->send.payload_at, c->send.fill);
 }
 
-static uint32_t room(const zj_core *c) { return c->send.pdu_max > c->send.fill ? c->send.pdu_max - c->send.fill : 0; }
+static uint32_t room(const zj_core *c)
+{
+    const uint32_t end = c->send.pdu_max < c->send.cap ? c->send.pdu_max : c->send.cap; /* it may have grown since */
+    return end > c->send.fill ? end - c->send.fill : 0;
+}
 
 static void append(zj_core *c, struct zj_offer *m, uint32_t size, int frag)
 {
-    uint8_t *b = slot_of(c, &c->st[c->self], c->send.next) + c->send.fill;
+    uint8_t *b = building(c) + c->send.fill;
     uint32_t flags = message_flag(m->ordering), head = ZJW_SIZEOF_MESSAGE;
     if (frag) {
         flags |= ZJW_MFLAG_FRAGMENT | (m->done + size == m->size ? ZJW_MFLAG_LAST : 0);

@@ -149,7 +149,7 @@ int stream_take(zj_core *c, const struct pdu *p, uint64_t now)
         c->count.rx_repaired++;
     if (seq != s->req)
         c->count.rx_out_of_order++;
-    memcpy(slot_of(c, s, seq), p->bytes, p->size);
+    memcpy(slot_for(c, s, seq, p->size), p->bytes, p->size);
     m->clock = p->clock;
     m->last_tx = m->asks ? now : 0;
     m->arrival = c->arrivals++;

@@ -15,6 +15,7 @@
 #define ZJ_CTL_BYTES 1536u    /* a longer one is cut: OPEN needs at most 1,484 */
 #define ZJ_SMALLS 16u         /* small frames queued at a time */
 #define ZJ_SMALL_BYTES 1536u  /* bytes of a buffer of one: header, two vectors of 64, 64 ranges of a NAK */
+#define ZJ_SHORT_BYTES 1536u  /* PDUs up to this size lie close to each other: one of a frame of 1,500 bytes */
 #define ZJ_ASKS_NS 500000000u /* questions of one station for another's word that are no further apart: it does not hear the answers */
 #define ZJ_CLOCK_AHEAD (1ull << 33) /* of the own clock, within one instance */
 #define ZJ_DIRECT_REST_NS 1000000000u /* somebody asks for what was confirmed to one station alone: all hear all for so long */
@@ -93,7 +94,7 @@ struct stream {               /* station h, as seen here */
         uint64_t ack;         /* what it was told last in one, and nobody else */
         uint64_t open;        /* own PDUs below: the station has confirmed them to all */
     } direct;
-    uint8_t *data;
+    uint8_t *brief, *data;    /* buffers: of short PDUs, and of others (NULL: there are none) */
     struct meta *meta;
     struct assembly parts[ZJ_ORDERINGS]; /* ZJ_TOTAL: at its place in the main order */
     uint64_t before_join;     /* what is below stands before the event with which this station joined */
@@ -150,7 +151,7 @@ struct cursor {               /* of the messages in a PDU */
 
 struct zj_core {
     struct zj_config cfg;
-    uint32_t n, self, mask, slot_bytes;
+    uint32_t n, self, mask, slot_bytes, short_bytes; /* of the largest PDU, and of one in a short buffer */
     int is_open;
     uint32_t instance, view;  /* view: its hash */
     uint64_t members;         /* bitmap */
@@ -164,7 +165,8 @@ struct zj_core {
     struct stream *st;
 
     struct {                  /* send.c */
-        int building;         /* an own PDU is being packed in slot st[self].req */
+        int building;         /* an own PDU is being packed in slot st[self].req, */
+        uint32_t cap;         /* in a buffer of so many bytes */
         uint32_t fill;        /* its bytes so far */
         uint32_t payload_at;
         uint8_t flags;
@@ -313,10 +315,14 @@ static inline uint32_t payload_start(const zj_core *c, uint32_t flags)
 }
 static inline int faulty(const zj_core *c, uint64_t f) { return (c->cfg.faults & f) != 0; }
 static inline struct meta *meta_of(const zj_core *c, const struct stream *s, uint64_t seq) { return &s->meta[seq & c->mask]; }
-static inline uint8_t *slot_of(const zj_core *c, const struct stream *s, uint64_t seq)
+/* Where a PDU of this size is kept: small ones would touch many times their pages if each had room for the largest. */
+static inline uint8_t *slot_for(const zj_core *c, const struct stream *s, uint64_t seq, uint32_t size)
 {
-    return s->data + (size_t)(seq & c->mask) * c->slot_bytes;
+    const size_t at = (size_t)(seq & c->mask);
+    return size <= c->short_bytes ? s->brief + at * c->short_bytes : s->data + at * c->slot_bytes;
 }
+/* Of one that is kept. */
+static inline uint8_t *slot_of(const zj_core *c, const struct stream *s, uint64_t seq) { return slot_for(c, s, seq, meta_of(c, s, seq)->size); }
 static inline int is_member(const zj_core *c, uint32_t h) { return (int)(c->members >> h & 1); }
 static inline int is_vote(uint32_t kind) { return kind == ZJW_KIND_STOP || kind == ZJW_KIND_STOP_ACK || kind == ZJW_KIND_RCV_ACK; }
 static inline int is_sequenced(uint32_t kind) { return kind == ZJW_KIND_DATA || is_vote(kind); }

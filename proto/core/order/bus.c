@@ -114,7 +114,7 @@ static int take_data(zj_core *c, const struct pdu *p, uint64_t seq)
     struct meta *m = meta_of(c, s, seq);
     if (p->size > c->slot_bytes)
         return ZJ_DROP_LENGTH;
-    memcpy(slot_of(c, s, seq), p->bytes, p->size);
+    memcpy(slot_for(c, s, seq, p->size), p->bytes, p->size);
     *m = (struct meta){.clock = p->clock, .arrival = c->arrivals++, .size = p->size, .instance = p->instance,
                        .payload_crc = get32(p->bytes + ZJW_HEADER_CHECK + 4), .present = HELD, .flags = p->flags,
                        .kind = p->kind};
