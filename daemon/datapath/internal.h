@@ -47,7 +47,7 @@
 #define DP_RX_BATCH 256u                       /* frames taken from the ring before the rest of the loop has its turn */
 #define DP_TX_BATCH 64u                        /* frames per sendmmsg; larger batches bring nothing */
 #define DP_TX_BATCHES 2u                       /* of these per pass, so that the ring is looked at every millisecond */
-#define DP_LOAD_RX 4u                          /* a batch of so many frames is load: rest before the next */
+#define DP_LOAD_RX 4u                          /* a batch of so many PDUs of streams is load: rest before the next */
 #define DP_LOAD_TX 16u
 #define DP_LOAD_NS 300000u                     /* and for so long after it small batches are part of the load */
 #define DP_DELIVER_BYTES (256u * 1024u)        /* delivered before queues are written out; about a socket buffer */
@@ -303,6 +303,7 @@ struct dp_link {
     uint64_t ring_bytes;
     uint32_t block_bytes, slot_bytes, per_block, blocks;
     uint32_t block, slot;        /* cursor */
+    uint32_t of_streams;         /* PDUs of streams among the frames that link_receive has taken */
     uint32_t tries;              /* of the frame in front, without success */
     uint32_t swallowed;          /* the same of those above base that go by themselves: what is smaller passes between */
     uint32_t base;               /* PDUs above it may be too large for this link, 0: unknown; */
@@ -543,7 +544,7 @@ void link_close(struct dp_link *l);
 void link_fail(struct dp_link *l, int error);
 void link_event(struct dp_link *l, uint32_t events);
 void link_count_drops(struct dp_link *l);          /* the kernel's, into the counters */
-/* At most DP_RX_BATCH frames to the core; returns how many. *drained becomes 0 if more are there. */
+/* At most DP_RX_BATCH frames to the core; returns how many, and l->of_streams. *drained becomes 0 if more are there. */
 uint32_t link_receive(struct dp_link *l, const struct dp_above *above, uint64_t now, uint32_t *drained);
 int link_ready(const struct dp_link *l, uint64_t now);          /* open, well, and not waiting for room in its queue */
 void link_wait(struct dp_link *l, uint64_t now);   /* its transmit queue is full: it waits, longer each time */
@@ -560,7 +561,8 @@ void link_unmute(struct dp_link *l);
 /* ---- links.c ---- */
 void links_init(struct dp_links *ls, uint32_t count, int epoll, struct dp_above above);
 void links_close(struct dp_links *ls);
-uint32_t links_receive(struct dp_links *ls, uint64_t now, uint32_t *drained);
+uint32_t links_receive(struct dp_links *ls, uint64_t now, uint32_t *drained); /* frames; */
+uint32_t links_of_streams(const struct dp_links *ls); /* PDUs of streams among these */
 /* Frames of the core that at least one link is done with. *more becomes 1 if there may be others to send at once. */
 uint32_t links_transmit(struct dp_links *ls, uint64_t now, uint32_t *more);
 /* The same of the cores of two stations. */

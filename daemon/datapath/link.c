@@ -253,6 +253,7 @@ void link_count_drops(struct dp_link *l)
 /* A PDU that came, whole or in pieces, in a frame with this Ethernet header; 1: the core has taken it. */
 static int pass_on(struct dp_link *l, const struct dp_above *above, uint64_t now, const uint8_t *frame, const struct zj_frame *pdu)
 {
+    l->of_streams += pdu->size >= ZJW_SIZEOF_HEADER && is_of_stream(pdu->data);
     if (is_pair(pdu)) {
         pairs_receive(above, (uint32_t)(l->event - EVENT_LINK), now, pdu, frame);
         return 0;
@@ -279,6 +280,7 @@ static void take_other(struct dp_link *l, const struct dp_above *above, uint64_t
         hearing_probe(above->hearing, link, whole, body, now);
         return;
     case DP_R_PIECE:
+        l->of_streams++;
         if (above->hearing->several)
             hearing_piece(above->hearing, link, whole, now);
         if (pieces_take(above->pieces, whole, body, now, &pdu))
@@ -314,6 +316,7 @@ static void receive_frame(struct dp_link *l, const struct dp_above *above, uint6
 uint32_t link_receive(struct dp_link *l, const struct dp_above *above, uint64_t now, uint32_t *drained)
 {
     uint32_t frames = 0;
+    l->of_streams = 0;
     if (!l->ring)
         return 0;
     uint8_t *slot = l->ring + (uint64_t)l->block * l->block_bytes + (uint64_t)l->slot * l->slot_bytes;

@@ -35,6 +35,14 @@ uint32_t links_receive(struct dp_links *ls, uint64_t now, uint32_t *drained)
     return frames;
 }
 
+uint32_t links_of_streams(const struct dp_links *ls)
+{
+    uint32_t sum = 0;
+    EACH_LINK(l, ls)
+        sum += l->of_streams;
+    return sum;
+}
+
 static int any_ready(const struct dp_links *ls, uint64_t now)
 {
     EACH_LINK(l, ls)

@@ -393,7 +393,7 @@ static void turn(struct dp *d, uint64_t deadline, uint64_t until, struct dp_turn
             }
             if (!drained || more)
                 continue;
-            if (received >= DP_LOAD_RX || sent >= DP_LOAD_TX)
+            if (links_of_streams(&d->links) >= DP_LOAD_RX || sent >= DP_LOAD_TX)
                 d->loaded_until = now + DP_LOAD_NS;
             if (progress && set_any(&d->work) && status & ZJ_S_ROOM)
                 continue; /* refused before the step, welcome after it */

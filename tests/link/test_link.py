@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import uvloop
 from zenjun.daemon.datapath import Want, link_filter
+from zenjun.proto.wire import HEADER, Kind
 
 from ..timing import in_time
 from .net import MAC_A, MAC_B, Peer, Tap, Wire, ethernet, isolated, marks, pdu, received, sizes
@@ -70,6 +71,20 @@ def test_filter(make_bench: Make) -> None:
     assert marks(bench) == [*good, 8]
     assert sizes(bench) == [46, 46, 46, 46, 46, 12, 1500, 46]
     assert bytes(bench.core.c.rx_mac) == MAC_B
+
+
+@isolated
+@pytest.mark.parametrize("kind", [Kind.DATA, Kind.STOP_ACK, Kind.CONFIRM, Kind.NAK])
+def test_many_confirmations_at_once_are_no_load(make_bench: Make, kind: Kind) -> None:
+    """A lone message, or a heartbeat, brings one of each other station: who rested then would be late for the next message."""
+    bench, _, peer = opened(make_bench, rest_ns=50_000)
+    for mark in range(40):
+        bytes_ = bytearray(pdu(mark, HEADER.size + 12))
+        bytes_[HEADER.offset("kind")] = kind
+        peer.send(ethernet(bytes(bytes_)))
+    bench.until(lambda: bench.core.c.rx_frames == 40)
+    bench.turn()
+    assert (bench.dp.counters()["rests"] > 0) == (kind in (Kind.DATA, Kind.STOP_ACK))
 
 
 @isolated
