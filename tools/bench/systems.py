@@ -185,7 +185,7 @@ class Raw(System):
 
 
 class Floor(System):
-    """Bare stations that pass on the frames and deliveries of a light load, without a protocol: what these cost on this machine."""
+    """Bare stations that pass on the frames and deliveries of a light load, without a protocol: what these cost here."""
 
     name = "floor"
     ordered = False

@@ -166,7 +166,7 @@ been ended).""",
     help="Other systems in the same lab: corosync (default, and sched_rr: no).",
 )
 @click.option("--raw", is_flag=True, help="The bare AF_PACKET program in the same lab: the limit.")
-@click.option("--floor", is_flag=True, help="Bare stations in modes rate and closed: the same frames and deliveries, no protocol.")
+@click.option("--floor", is_flag=True, help="Bare stations in modes rate and closed: the same frames, no protocol.")
 @click.option("--keyed", is_flag=True, help="zenjun with a key of 32 bytes as well: authenticated, and encrypted.")
 @click.option("--no-ours", is_flag=True, help="Leave zenjun itself out.")
 @click.option(
