@@ -26,13 +26,15 @@ from .leases import automatic
 from .numbering import column_of, highest_number
 from .plain import Plain
 
-__all__ = ["PAUSE_S", "WAL_BYTES_MAX", "Applied", "Applier"]
+__all__ = ["PAUSE_MAX_S", "PAUSE_S", "WAL_BYTES_MAX", "Applied", "Applier"]
 
 PAGE_BYTES: Final = 4096
 WAL_BYTES_MAX: Final = 64 << 20
 """From this size on the applier pauses, so that the WAL can start again from its beginning."""
 PAUSE_S: Final = 0.1
-"""Such a pause at most. It has to be longer than most transactions; a longer one that is open keeps the WAL growing."""
+"""The first such pause at most. It has to be longer than most transactions; a longer one that is open keeps the WAL growing."""
+PAUSE_MAX_S: Final = 1.0
+"""One after others in vain, of which each is twice as long as the one before."""
 _RETRY_S: Final = 0.002
 _BUSY_MS: Final = 5000
 """How long to wait while another process recovers the WAL, or looks at it as it does."""

@@ -22,7 +22,7 @@ from ...proto.service.database.roll import NOTHING
 from ...proto.service.database.rows import Entry, RowsDamaged, RowsFailed
 from ..durable import sync
 from . import vfs
-from .applier import WAL_BYTES_MAX, Applier
+from .applier import PAUSE_MAX_S, PAUSE_S, WAL_BYTES_MAX, Applier
 from .errors import DatabaseError
 from .files import Files, remove
 from .pages import Read
@@ -67,6 +67,10 @@ class FileRows(SqliteRows):
         """Bytes of the WAL's file, as far as is known."""
         self._grown_at = WAL_BYTES_MAX
         """Bytes of them, from which on ``tend`` has something to do."""
+        self._in_vain = 0
+        """Pauses since the WAL has begun last."""
+        self._held_since: float | None = None
+        """When the first of these ended; time.monotonic."""
         try:
             if not path.exists():
                 path.touch(FILE_MODE)
@@ -150,10 +154,22 @@ class FileRows(SqliteRows):
         self._ready_to = size
 
     def _tend(self) -> None:
-        if self.applier.restart_wal():
+        if self.applier.restart_wal(min(PAUSE_MAX_S, PAUSE_S * 2**self._in_vain)):
             self._frames, self._grown_at = 0, WAL_BYTES_MAX
-        else:  # a reader needs it: not again at once, for the applier stands still meanwhile
-            self._grown_at = self._frames * self._frame_bytes + WAL_BYTES_MAX // 4
+            self._in_vain, self._held_since = 0, None
+        else:
+            # A reader needs it: not again at once, for the applier stands still meanwhile. Where transactions overlap all the
+            # time, only a pause longer than they are helps, and each time the log is longer by a share of itself: a transaction
+            # of a minute costs few pauses.
+            size = self._frames * self._frame_bytes
+            self._grown_at = size + max(WAL_BYTES_MAX, size) // 4
+            self._in_vain += 1
+            self._held_since = self._held_since or time.monotonic()
+
+    @property
+    def held_s(self) -> float:
+        """For how long readers' snapshots have kept the WAL from beginning again, seconds."""
+        return 0.0 if (since := self._held_since) is None else time.monotonic() - since
 
     def log_begin(self) -> int:
         """The first version whose entry is kept; 0: none is."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def facts_of(site: Site, wal: Path | None) -> dict[str, Any]:
     """wal: of the copy that is open."""
-    machine = site.machine
+    machine, rows = site.machine, site.rows
     shared = machine.shared if machine is not None else None
     position = site.position
     return {
@@ -38,6 +38,8 @@ def facts_of(site: Site, wal: Path | None) -> dict[str, Any]:
         "file_bytes": size_of(site.files.link),
         "wal_bytes": size_of(wal),
         "sync_s": site.syncing.seconds,
+        "held_s": rows.held_s if rows is not None else 0.0,
+        "applied": {"sum_s": rows.applied.sum_s, "buckets": rows.applied.buckets()} if rows is not None else None,
         "transfer_bytes": site.receiving.came_bytes if site.receiving is not None else 0,
         "serving": len(site.sending),
         "dropped": sum(machine.dropped.values()) if machine is not None else 0,

@@ -19,6 +19,7 @@ GAUGES: Final = (
     ("log_bytes", "Size of SQLite's write-ahead log", "bytes", "wal_bytes"),
     ("locks", "Programs that have the database exclusively, or wait for it", "", "locks"),
     ("sync_seconds", "Time that the last sync took", "seconds", "sync_s"),
+    ("log_held_seconds", "For how long snapshots have kept SQLite's log from beginning again", "seconds", "held_s"),
     ("open", "Whether the copy here serves reads", "", "open"),
     ("transfer_bytes", "Bytes of the copy that has begun to arrive", "bytes", "transfer_bytes"),
     ("serving", "Stations that a copy is sent to now", "", "serving"),
@@ -26,6 +27,7 @@ GAUGES: Final = (
 """Name after ``zenjun_db_``, help, unit, member of ``Site.facts``; each with the label ``database``."""
 COUNTERS: Final = (
     ("failures", "Times that the copy here was given up", "failed"),
+    ("sent_again", "Times that a program's transaction was sent again, since its order was lost", "sent_again"),
     ("scrubs", "Comparisons of all rows with the other stations'", "scrubs"),
     ("damaged", "Times that the copy here was found to be damaged", "damaged"),
     ("transfers_log", "Copies received as entries of the log", "transfers_log"),
@@ -36,7 +38,12 @@ VERDICT: Final = "verdict_"
 
 def families(status: Mapping[str, Any]) -> Iterator[Metric]:
     """The families of a status of the process (``serving``)."""
-    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+    from prometheus_client.metrics_core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        InfoMetricFamily,
+    )  # fmt: skip
 
     databases = {facts["name"]: facts for facts in status["databases"] if not facts.get("elsewhere")}
     yield InfoMetricFamily("zenjun_db", "Which process this is", {k: str(status[k]) for k in ("version", "cluster", "station")})
@@ -69,3 +76,10 @@ def families(status: Mapping[str, Any]) -> Iterator[Metric]:
     )
     words = [verdict.value for verdict in Verdict if verdict is not Verdict.UNDECIDED]
     yield labelled(verdicts, (((d, w), f["counters"].get(VERDICT + w, 0)) for d, f in databases.items() for w in words))
+    applied = HistogramMetricFamily(
+        "zenjun_db_apply_seconds", "Time to decide and apply what came together", labels=["database"], unit="seconds"
+    )
+    for database, facts in databases.items():
+        if (timing := facts["applied"]) is not None:
+            applied.add_metric([database], [(bound, n) for bound, n in timing["buckets"]], sum_value=timing["sum_s"])
+    yield applied

@@ -7,6 +7,7 @@ only.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -25,6 +26,7 @@ from ...proto.service.database.messages import (
     is_unchecked,
 )
 from ...proto.service.database.rows import Entry, RowsDamaged, RowsFailed, Verdict
+from ..timing import Timing
 from . import leases
 from .applier import Applied, Applier
 from .errors import DatabaseError, InternalError
@@ -65,6 +67,8 @@ class SqliteRows:
         self._uuid = uuid
         self._position: Position | None = None
         self._is_batch = False
+        self.applied = Timing()
+        """What batches that made versions took, with their decisions and without the disk."""
         self._unlogged: list[Entry] = []
         """What the transaction that is open has to note at its end: position and history, once for all of its entries."""
         self._ids: dict[bytes, int] = {}
@@ -110,10 +114,12 @@ class SqliteRows:
         """What is written within is one transaction of SQLite, unless ``flush`` ends it before. Each entry is still written
         wholly or not at all. Raises RowsFailed: what was written since the last ``flush`` may be lost, whatever ``position``
         says; the copy is to be opened again."""
-        self._is_batch = True
+        self._is_batch, before, began = True, self._position, time.perf_counter()
         try:
             yield
             self.flush()
+            if self._position is not before:
+                self.applied.add(time.perf_counter() - began)
         finally:
             self._is_batch = self.applier.knows_schema = False
             self._unlogged.clear()

@@ -167,6 +167,7 @@ class Waiting:
             # BUSY is told before the history is looked at, in which it may be.
             if answer.verdict is Verdict.UNDECIDED or (sent and answer.verdict is Verdict.BUSY):
                 sent = True
+                self._site.counters["sent_again"] += 1
                 await asyncio.sleep(RETRY_S)
                 continue
             # The log is asked after the decision: its first place may be forgotten while it is on its way again, if it is long.

@@ -18,8 +18,8 @@ from ...proto.service.directory.state import Outcome, Result, State
 from ...proto.service.directory.store import Table
 from ...proto.service.directory.tally import Tally
 from ...proto.service.stateapi import Have, Offer, Restore, Snapshot
+from ..timing import Timing
 from .store import MARK, File, Rows, Writing
-from .timing import Timing
 
 COMMON_LAST: Final = "~"
 """Behind every name."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..metrics import labelled, one_of
+from ..timing import Timing
 from .copy import DATABASE_ERRORS, Copy
-from .timing import Timing
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from ...proto.service.directory.entries import Place
 from ...proto.service.directory.messages import APPLIED, ONDISK, Id, Update, encode
 from ...proto.service.directory.state import Outcome
-from .timing import Timing
+from ..timing import Timing
 
 FLAGS = {"memory": 0, "disk": ONDISK, "everywhere": APPLIED}
 

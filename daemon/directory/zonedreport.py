@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from ..timing import Timing
 from .node import Node
 from .report import measured as measured_one
-from .timing import Timing
 
 
 def measured(node: Node, programs: int) -> dict[str, Any]:

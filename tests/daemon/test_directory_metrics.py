@@ -17,9 +17,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from zenjun.daemon.directory import metrics
 from zenjun.daemon.directory.copy import Copy, Heard, Seen
 from zenjun.daemon.directory.store import File
-from zenjun.daemon.directory.timing import CLOCK_OFF_S, Clocks, Timing
+from zenjun.daemon.directory.timing import CLOCK_OFF_S, Clocks
 from zenjun.daemon.metrics import openmetrics
 from zenjun.daemon.names import NoName, connect_directory_sync
+from zenjun.daemon.timing import Timing
 from zenjun.proto.service.directory.entries import Target
 from zenjun.proto.service.directory.messages import Id, Update, encode
 from zenjun.proto.service.directory.operations import Operation, Register, Set, SetZone

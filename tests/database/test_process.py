@@ -113,7 +113,9 @@ def test_errors_of_the_process() -> None:
 def facts(**others: Any) -> dict[str, Any]:
     return {
         "name": "shop", "version": 9, "durable": 8, "epoch": 1 << 32, "file_bytes": 4096, "wal_bytes": 100, "locks": 0,
-        "sync_s": 0.001, "transfer_bytes": 0, "serving": 1, "open": True, "active_sites": [1, 2], "members": [1, 2, 3],
+        "sync_s": 0.001, "held_s": 0.0,
+        "applied": {"buckets": [["0.1", 3.0], ["+Inf", 4.0]], "sum_s": 2.5}, "transfer_bytes": 0,
+        "serving": 1, "open": True, "active_sites": [1, 2], "members": [1, 2, 3],
         "sites": [1, 2, 3],
         "synced": {"1": 9, "2": 7}, "counters": {"verdict_done": 5, "verdict_conflict": 2, "failed": 1}, **others,
     }  # fmt: skip
@@ -132,5 +134,8 @@ def test_metrics() -> None:
     assert found["zenjun_db_lag_versions", "shop", "2"] == 2
     assert found["zenjun_db_transactions_total", "shop", "conflict"] == 2
     assert found["zenjun_db_sessions_here",] == 3
+    assert found["zenjun_db_apply_seconds_count", "shop"] == 4 and found["zenjun_db_apply_seconds_sum", "shop"] == 2.5
+    assert found["zenjun_db_apply_seconds_bucket", "shop", "0.1"] == 3 and found["zenjun_db_log_held_seconds", "shop"] == 0
+    assert found["zenjun_db_sent_again_total", "shop"] == 0
     assert found["zenjun_db_transactions_total", "shop", "read"] == 0
     assert found["zenjun_db_failures_total", "shop"] == 1 and found["zenjun_db_quorum",] == 1
