@@ -88,9 +88,13 @@ class Guests:
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + DEADLINE_S
-        while not condition():
-            if time.monotonic() > deadline:
-                raise SystemExit(f"not within {DEADLINE_S:g} s: {what}; logs: {self.folder}")
+        while True:
+            ended = [node for node, kernel in self.kernels.items() if kernel.poll() not in (None, -signal.SIGKILL)]
+            if condition():
+                return
+            if ended or time.monotonic() > deadline:
+                why = f"guest {ended[0]} has ended" if ended else f"not within {DEADLINE_S:g} s"
+                raise SystemExit(f"{why}: {what}; logs: {self.folder}")
             time.sleep(0.2)
 
     def run(self, node: int, command: str) -> str:
