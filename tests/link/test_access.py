@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -367,3 +368,57 @@ def test_halves_of_messages_are_bounded(daemon: Daemon, most: int) -> None:
     other.send(b"\0")
     daemon.turn()
     assert any(data == bytes(600_000) for _, _, data, _ in daemon.core.taken()), "others' messages are taken"
+
+
+@pytest.mark.parametrize("noticed", [True, False], ids=["", "KeepsThePlacesOfTheDead"])
+def test_a_thousand_connections_that_end_take_no_places(daemon: Daemon, monkeypatch: pytest.MonkeyPatch, noticed: bool) -> None:
+    """Each says HELLO, or nothing, and ends. Where their places are not given back, the honest one is turned away: harm."""
+    if not noticed:
+        monkeypatch.setattr(daemon.clients, "_on_end", lambda connection, error, now: None)
+    turned_away = 0
+    for number in range(1000):
+        theirs, ours = socket.socketpair()
+        theirs.setblocking(False)
+        daemon.clients.accept(ours, 0)
+        if number % 2:
+            with contextlib.suppress(BrokenPipeError):
+                theirs.send(frame(1, b"ZENJ" + struct.pack("<HH", 1, 2) + b"hostile"))
+        with contextlib.suppress(BlockingIOError):
+            turned_away += b"busy" in theirs.recv(4096)
+        theirs.close()
+        daemon.turn()
+    assert len(daemon.clients) == (0 if noticed else 66) and bool(turned_away) != noticed
+    if noticed:
+        daemon.join(daemon.program("honest"), "g")
+        assert daemon.groups.members("g")
+    else:
+        with pytest.raises(ValueError, match="not enough values"):
+            daemon.program("honest")
+
+
+@pytest.mark.parametrize("most", [1 << 20, 1 << 30], ids=["", "no limit"])
+def test_readers_that_do_not_read_hold_up_nobody_and_take_bounded_memory(double_library: tuple[Any, Any], most: int) -> None:
+    """Members of a group who read nothing of it: at ``queue_bytes_max`` they are cut off. Where there is no such limit the daemon
+    keeps everything for each of them: harm. Who reads gets all of it, whatever the others do."""
+    daemon = Daemon(double_library, queue_bytes_max=most)
+    daemon.open(5)
+    size, count, readers = 100_000, 80, 16
+    slow, honest = [daemon.program("slow") for _ in range(readers)], daemon.program("honest")
+    for p in [*slow, honest]:
+        daemon.join(p, "g")
+        p.receive()
+    before, got, largest = daemon.dp.memory(), 0, 0
+    for _ in range(count):
+        daemon.core.deliver(group_id("g"), bytes(size), src=1)
+        daemon.turn()
+        got += sum(isinstance(f, bytes) for f in kinds(honest.receive()))
+        largest = max(largest, daemon.dp.memory() - before)
+    while got < count and (more := sum(isinstance(f, bytes) for f in kinds(honest.receive()))):
+        got += more
+        daemon.turn()
+    assert got == count, "who reads gets all"
+    is_bounded = most == 1 << 20
+    assert daemon.dp.counters()["slow_disconnects"] == (readers if is_bounded else 0)
+    told = f"{largest} bytes for {readers} readers of {size * count}"
+    assert largest < 3 * readers * most if is_bounded else largest > readers * size * count // 2, told
+    daemon.bench.close()

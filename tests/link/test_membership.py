@@ -33,12 +33,12 @@ class Daemon:
     """What a daemon has of its programs, without engine and network. Own messages come by themselves (``echo``), those of other
     stations by ``say``."""
 
-    def __init__(self, double: tuple[Any, Any], message_max: int = 1 << 16) -> None:
+    def __init__(self, double: tuple[Any, Any], message_max: int = 1 << 16, queue_bytes_max: int = 64 << 20) -> None:
         self.core = Double(*double, OWN - 1)
         self.core.c.room, self.core.c.echo = 1 << 60, 1
         self.dp = DataPath(
             self.core, station_index=OWN - 1, ethertype=ETHERTYPE, cluster=CLUSTER, group_mac=GROUP_MAC, rest_ns=0, linger_ns=0,
-            slice_ns=10**10, message_max=message_max,
+            slice_ns=10**10, message_max=message_max, queue_bytes_max=queue_bytes_max,
         )  # fmt: skip
         self.bench = Bench(self.core, self.dp)
         self.groups = Groups(OWN)

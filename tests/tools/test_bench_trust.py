@@ -50,8 +50,8 @@ def lines_of(text: str) -> list[list[str]]:
 def test_a_plan_counts_its_lines() -> None:
     assert TrustPlan(parts=("key",), repeat=2).runs() == 2 * 9
     assert TrustPlan(parts=("key",), repeat=1, peers=("corosync",)).runs() == 15
-    assert TrustPlan(repeat=1).runs() == 9 + 6 + 3 * len(CUTS) + 1 + 2
-    assert TrustPlan(parts=PARTS, cuts=("switch",), repeat=1, peers=("corosync",)).runs() == 15 + 12 + 5 + 1 + 2
+    assert TrustPlan(repeat=1).runs() == 9 + 9 + 6 + 3 * len(CUTS) + 1 + 2
+    assert TrustPlan(parts=PARTS, cuts=("switch",), repeat=1, peers=("corosync",)).runs() == 15 + 15 + 12 + 5 + 1 + 2
 
 
 def test_ratios_are_those_within_a_turn_and_each_has_its_verdict() -> None:
@@ -82,6 +82,16 @@ def test_two_links_are_compared_with_one_of_the_same_size() -> None:
     ]
 
 
+def test_two_links_and_a_key_are_compared_with_corosyncs() -> None:
+    some = [{**key(name, rate), "what": "both"} for name, rate in (("zenjun-encrypt", 80.0), ("corosync-no-rr-crypto", 40.0))]
+    assert lines_of(render(some)) == [
+        [
+            "two links, throughput, 64 B, against corosync-no-rr-crypto", "zenjun-encrypt", "80 msg/s", "40 msg/s",
+            "2.00 (2.00–2.00)", "–", "–", "0",
+        ],
+    ]  # fmt: skip
+
+
 def test_saved_lines_give_the_same_table(tmp_path: Path) -> None:
     file = tmp_path / "lines.jsonl"
     file.write_text("\n".join(map(json.dumps, ROWS)))
@@ -92,7 +102,7 @@ def test_saved_lines_give_the_same_table(tmp_path: Path) -> None:
 
 def test_wrong_parts_are_named() -> None:
     result = CliRunner().invoke(bench, ["trust", "--parts", "key,speed"])
-    assert result.exit_code == 2 and "each must be one of key, rate, cut, rotate, mtu" in result.output
+    assert result.exit_code == 2 and "each must be one of key, both, rate, cut, rotate, mtu" in result.output
 
 
 def test_corosync_with_two_links_and_crypto(tmp_path: Path) -> None:

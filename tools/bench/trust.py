@@ -1,9 +1,10 @@
 """The figures that keys, links and frame sizes have to reach, side by side in one call, each with its bound.
 
-Five parts. *key*: throughput, and one message at a time, without a key, authenticated and encrypted. *rate*: two links whose
-ports are limited against one, without losses and with losses on one. *cut*: one of two links fails under load. *rotate*: the key
-changes ten times, flat out, while frames are lost. *mtu*: 9000 bytes become 1500, flat out, at a station or in the switch. What
-is compared takes turns in labs of their own that stand side by side; a ratio is the median of those within one turn.
+Six parts. *key*: throughput, and one message at a time, without a key, authenticated and encrypted. *both*: the
+same over two links, corosync with its crypto beside it. *rate*: two links whose ports are limited against one, without losses
+and with losses on one. *cut*: one of two links fails under load. *rotate*: the key changes ten times, flat out, while frames are
+lost. *mtu*: 9000 bytes become 1500, flat out, at a station or in the switch. What is compared takes turns in labs of their own
+that stand side by side; a ratio is the median of those within one turn.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from .systems import Corosync, Keyed, System, Zenjun
 from .table import markdown, number, size_name
 
 KIND: Final = "trust"
-PARTS: Final = ("key", "rate", "cut", "rotate", "mtu")
+PARTS: Final = ("key", "both", "rate", "cut", "rotate", "mtu")
 WARM_S: Final = 1.0
 DRAIN_S: Final = 20.0
 CHANGES: Final = 10
@@ -79,6 +80,7 @@ class TrustPlan:
         peer = len(self.peers)
         lines = {
             "key": len(KEY_CELLS) * (1 + len(SUITES) + 2 * peer),
+            "both": len(KEY_CELLS) * (1 + len(SUITES) + 2 * peer),
             "rate": len(RATES) * len(RATE_SIZES) * (1 + peer),
             "cut": len(self.cuts) * (len(CUT_LOADS) + 2 * peer),
             "rotate": 1,
@@ -136,7 +138,7 @@ class Labs:
 def run(plan: TrustPlan, report: Report, starting: Starting = lambda system: None) -> None:
     """Run everything; ``report`` gets one JSON object a run. Every lab and process is gone when it returns or raises. Raises
     LabError when a lab cannot be made, BenchError when a peer cannot be prepared."""
-    makers = {"key": _key, "rate": _rate, "cut": _cut, "rotate": _rotate, "mtu": _mtu}
+    makers = {"key": _key, "both": partial(_key, links=2), "rate": _rate, "cut": _cut, "rotate": _rotate, "mtu": _mtu}
     with tempfile.TemporaryDirectory(prefix="zenjun-bench.") as folder:
         for part in plan.parts:
             with contextlib.ExitStack() as stack:
@@ -177,8 +179,8 @@ def _take(plan: TrustPlan, part: str, repeat: int, turn: Turn, report: Report, s
 # ---- parts ----
 
 
-def _key(labs: Labs) -> Iterator[Turn]:
-    lab = labs.lab()
+def _key(labs: Labs, links: int = 1) -> Iterator[Turn]:
+    lab = labs.lab(links=links)
     systems: list[System] = [Zenjun(lab), *(Keyed(lab, security, labs.own_folder()) for security in SUITES)]
     for system in systems + labs.corosyncs(lab, crypto=(False, True)):
         cells = [labs.plan.cell(mode, size) for mode, size in KEY_CELLS]
@@ -339,7 +341,7 @@ def render(rows: Sequence[Json]) -> str:
     """One table (markdown): each figure beside what it is measured against, with ratio, bound and verdict."""
     if not rows:
         return "No runs.\n"
-    lines = [*_key_lines(rows), *_rate_lines(rows), *_gap_lines(rows)]
+    lines = [*_key_lines(rows), *_both_lines(rows), *_rate_lines(rows), *_gap_lines(rows)]
     about = ", ".join(dict.fromkeys(str(r["version"]) for r in rows if r["version"]))
     loads = [float(r["load"]) for r in rows]
     head = (
@@ -398,6 +400,24 @@ def _key_lines(rows: Sequence[Json]) -> Iterator[list[str]]:
             yield _line(what, ours, base, path, unit, bound, throughput)
             if throughput:
                 yield _line(f"the same for each CPU-second, {size_name(size)}", ours, base, "per_cpu_s", "msg", None, True)
+
+
+def _both_lines(rows: Sequence[Json]) -> Iterator[list[str]]:
+    """Two links and a key: ours against corosync's with two links and crypto; alone against two links without a key."""
+    both = [r for r in rows if r["what"] == "both"]
+    names = sorted({str(r["system"]) for r in both})
+    against = next((name for name in names if name.endswith("-crypto")), "zenjun")
+    for mode, size in KEY_CELLS:
+        some = [r for r in both if (r["mode"], r["size"]) == (mode, size)]
+        path, unit = ("messages_per_s", "msg/s") if mode == "throughput" else ("round_trip_p50_us", "µs")
+        what = (
+            f"two links, {'throughput' if mode == 'throughput' else 'one at a time, p50'}, {size_name(size)}, against {against}"
+        )
+        base = [r for r in some if r["system"] == against]
+        for name in names:
+            ours = [r for r in some if r["system"] == name]
+            if ours and name != against:
+                yield _line(what, ours, base, path, unit, None, True)
 
 
 def _rate_lines(rows: Sequence[Json]) -> Iterator[list[str]]:
