@@ -138,6 +138,7 @@ class Labs:
 def run(plan: TrustPlan, report: Report, starting: Starting = lambda system: None) -> None:
     """Run everything; ``report`` gets one JSON object a run. Every lab and process is gone when it returns or raises. Raises
     LabError when a lab cannot be made, BenchError when a peer cannot be prepared."""
+    makers: dict[str, Callable[[Labs], Iterator[Turn]]]
     makers = {"key": _key, "both": partial(_key, links=2), "rate": _rate, "cut": _cut, "rotate": _rotate, "mtu": _mtu}
     with tempfile.TemporaryDirectory(prefix="zenjun-bench.") as folder:
         for part in plan.parts:

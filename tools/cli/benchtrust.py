@@ -30,7 +30,8 @@ Exit status: as zenjun bench; a bound that is not reached is no error.""",
     callback=words(PARTS),
     default=",".join(PARTS),
     show_default=True,
-    help="What is measured: costs of a key, over one link and over two; rate of two links; cuts of a link; changes of the key; a smaller MTU.",
+    help="What is measured: costs of a key, over one link and (both) over two; rate of two links; cuts of a link; changes of the "
+    "key; a smaller MTU.",
 )
 @click.option(
     "--cuts",
