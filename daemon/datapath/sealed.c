@@ -2,8 +2,7 @@
  *
  * Which sessions there are is Python's to say (proto/trust.py); here is what happens to each frame. The layout is that of
  * proto/envelope.py, whose `Reader` has the same checks in the same order. AES-256-GCM is libcrypto's, fetched once; a context per
- * session has its key, and only the nonce is set per frame: fetching in each call halves the speed (openssl#20625).
- */
+ * session has its key, and only the nonce is set per frame: fetching in each call halves the speed (openssl#20625). */
 #include "internal.h"
 
 #include <openssl/core_names.h>
@@ -138,8 +137,10 @@ static uint32_t seal_as(const struct dp_guard *g, uint32_t what, uint32_t piece,
     int n;
     be64(nonce + IV_BYTES - sizeof s->next, s->next);
     put_envelope(s, envelope, what, piece, s->id, pdu->size, s->next++);
-    /* A number is used up whatever becomes of the frame: two seals under one break the cipher. */
-    if (EVP_CipherInit_ex2(s->cipher, NULL, NULL, nonce, -1, NULL) != 1 || !run(s->cipher, envelope, pdu->data, pdu->size, body) ||
+    /* A number is used up whatever becomes of the frame: two seals under one break the cipher. Size -1: all of the nonce. */
+    const OSSL_PARAM with[] = {OSSL_PARAM_construct_octet_string(OSSL_CIPHER_PARAM_AEAD_TLS1_IV_FIXED, nonce, (size_t)-1),
+                               OSSL_PARAM_construct_end()};
+    if (EVP_CIPHER_CTX_set_params(s->cipher, with) != 1 || !run(s->cipher, envelope, pdu->data, pdu->size, body) ||
         EVP_EncryptFinal_ex(s->cipher, rest, &n) != 1 || EVP_CIPHER_CTX_ctrl(s->cipher, EVP_CTRL_AEAD_GET_TAG, ZJE_TAG_BYTES, tag) != 1)
         memset(tag, 0, ZJE_TAG_BYTES); /* nobody takes it */
     parts[0] = (struct iovec){envelope, ZJE_SIZEOF_ENVELOPE + (body ? pdu->size + ZJE_TAG_BYTES : 0)};
@@ -393,7 +394,7 @@ static int of_sender(const struct sealed *s, struct session_read *r, uint32_t tx
 }
 
 /* Whether the tag behind a body of so many bytes is that of the cipher's session. plain: for the text; NULL: it is not encrypted.
- * Tag and nonce are set by one call: another EVP_CipherInit_ex2 asks the cipher for the length of its nonce each time, by name. */
+ * Tag and nonce are set by one call; EVP_CipherInit_ex2 would ask for the length of the nonce each time, by name. */
 static int has_tag(EVP_CIPHER_CTX *c, const uint8_t *p, uint32_t size, uint8_t *plain)
 {
     uint8_t tag[ZJE_TAG_BYTES], number[8], rest[16];
