@@ -245,6 +245,7 @@ def test_commands(shop: Databases) -> None:
         (("sql", "shop", "-s", "/nowhere/db.sock", "SELECT 1"), 3, "is zenjun-db running?"),
         (("db", "create", "other", "--from", file.name), 1, "more.csv: not an SQLite database"),
         (("db", "restore", "shop", file.name, "--yes"), 1, "more.csv: not an SQLite database"),
+        (("db", "restore", "shop", "/nowhere/file"), 1, "/nowhere/file: there is no such file"),
         (("db", "drop", "shop"), 2, "Nobody can be asked here"),
     ):
         found = shop.run(1, *words)
@@ -279,6 +280,9 @@ def said_what_is_wrong(shop: Databases, rows_alone: str) -> None:
             "the first line of the file names columns, and item has no '5' (it has id, name)",
         ),
         ((f".import {rows_alone} nowhere",), None, "there is no table nowhere"),
+        ((), "SELECT 1;\n.tables\n\nSELECT 2;\n .import\n", ".import: .help shows what there is"),
+        ((), ".tables\nSELECT\n  1;\n.tables\nSELECT * FROM nowhere;\n", "line 5 of standard input: no such table: nowhere"),
+        (("BEGIN", "DELETE FROM item"), None, "the transaction has no COMMIT: nothing of it is kept"),
     ):
         found = shop.run(1, "sql", "shop", *words, stdin=stdin)
         assert found.returncode == 1 and text in found.stderr, found

@@ -83,9 +83,12 @@ def test_programs_see_their_own_namespace_folder_and_environment(make_lab: MakeL
     """Case 113: files of the right network namespace are read."""
     lab = make_lab(2)
     done = lab.stations[2].run(
-        ["sh", "-c", "ls /sys/class/net; pwd; echo $ZENJUN_STATION $WORD; cat"], cwd=tmp_path, env={"WORD": "x"}, input="in"
+        ["sh", "-c", "ls /sys/class/net; pwd; echo $ZENJUN_STATION $WORD ${ZENJUN_CONFIG##*/}; cat"],
+        cwd=tmp_path,
+        env={"WORD": "x"},
+        input="in",
     )
-    assert done.stdout.split() == ["eth0", "lo", str(tmp_path), "2", "x", "in"]
+    assert done.stdout.split() == ["eth0", "lo", str(tmp_path), "2", "x", "zenjund.toml", "in"]
     assert lab.stations[1].run(["sh", "-c", "exit 7"]).returncode == 7
     with pytest.raises(subprocess.TimeoutExpired):
         lab.stations[1].run(["sleep", "60"], timeout_s=0.2)

@@ -172,6 +172,21 @@ def test_usage_errors(fake: FakeThread) -> None:
     ):  # fmt: skip
         assert b"Error: " in zenjun(*args, code=2).stderr
     assert b"did you mean 'send'" in zenjun("snd", code=2).stderr
+    assert b"'abc' is not a valid integer." in zenjun("recv", "-n", "abc", code=2).stderr
+    assert b"'abc' is not a valid number." in zenjun("recv", "-t", "abc", code=2).stderr
+
+
+def test_a_key_is_added_only_where_one_is_in_use(fake: FakeThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon without a key would find one at its next start, which the other stations may not have."""
+    new = zenjun("key", "new").stdout
+    monkeypatch.setenv("ZENJUN_CONFIG", str(tmp_path / "zenjund.toml"))
+    assert b"--config FILE names another" in zenjun("key", "add", "-", stdin=new, code=1).stderr
+    (tmp_path / "zenjund.toml").write_text(zenjun("config", "example").stdout.decode())
+    assert b"runs without a key" in zenjun("key", "add", "-", stdin=new, code=1).stderr
+    assert not (tmp_path / "zenjund.key").exists()
+    monkeypatch.setenv("ZENJUN_SOCKET", str(tmp_path / "nobody.sock"))
+    assert b"no daemon runs here" in zenjun("key", "add", "-", stdin=new).stderr
+    assert (tmp_path / "zenjund.key").read_bytes() == new
 
 
 def test_sizes() -> None:

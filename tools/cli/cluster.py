@@ -60,7 +60,7 @@ def show(as_json: bool, as_toml: bool, timeout: float, path: str | None) -> int:
     elif as_toml:
         click.echo(toml, nl=False)
     else:
-        what = "the files'" if not answer["number"] else f"number {answer['number']}"
+        what = "as in the stations' files" if not answer["number"] else f"number {answer['number']}"
         click.echo(f"configuration: {what}{_state(answer)}")
         click.echo(toml, nl=False)
         for text in answer["file_differs"]:

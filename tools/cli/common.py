@@ -52,6 +52,9 @@ NEVER_AGAIN: Final = (ProtocolError, VersionMismatch)
 GROUP: Final = "default"
 EXTRA: Final = "zenjun[spark]"
 """The argument for ``pip`` where Spark and its dependencies are missing."""
+click.IntRange.name = "integer"
+click.FloatRange.name = "number"
+"""What --help and errors call them; the bounds stand behind it. click says "is not a valid integer range"."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 

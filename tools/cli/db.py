@@ -76,7 +76,9 @@ def restore(name: str, file: str, yes: bool, timeout: float, path: str | None) -
     Example:
       zenjun db restore shop shop-monday.db
     """
-    if not yes:
+    if not Path(file).exists():
+        raise Failure(f"{printable(file)}: there is no such file", FAILED, "db")
+    if not yes and _is_there(name, path, timeout):
         agreed(f"Replace {name}, with all its rows at all stations, by {printable(file)}?")
     with asking(path, timeout) as service:
         upload(service, Path(file), timeout)
@@ -122,7 +124,7 @@ def drop(name: str, yes: bool, timeout: float, path: str | None) -> None:
     Example:
       zenjun db drop shop --yes
     """
-    if not yes and name in {d["name"] for d in ask(path, "list", timeout)["databases"]}:
+    if not yes and _is_there(name, path, timeout):
         agreed(f"Remove {name} with all its rows at all stations?")
     ask(path, "drop", timeout, db=name)
     click.echo(f"{name} is dropped")
@@ -146,6 +148,11 @@ def list_(as_json: bool, timeout: float, path: str | None) -> None:
     for facts in found:
         version = "not here" if facts.get("elsewhere") else f"version {facts['version']}"
         click.echo(f"{facts['name']}\t{version}\tactive at {_stations(facts['active_sites'])}")
+
+
+def _is_there(name: str, path: str | None, timeout: float) -> bool:
+    """Whether there is anything to ask a person about; if not, the process says so."""
+    return name in {d["name"] for d in ask(path, "list", timeout)["databases"]}
 
 
 def _stations(numbers: list[int]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,16 +82,18 @@ def add(file: Any, key_path: Path | None, config_path: Path | None, timeout: flo
     text = file.read(4096)
     target = _key_file(key_path, config_path)
     try:
-        number = add_to(target, text, _retired(config_path) if key_path is None else ())
-    except UsageError as error:
-        raise Failure(str(error), FAILED, "key add") from None
-    except OSError as error:
-        raise Failure(f"{target} cannot be written: {error.strerror}", FAILED, "key add") from None
-    say(f"key {number:08x} is in {target}")
-    try:
         with daemon(path, "key add", timeout, wait=0.0) as connection:
+            if connection.status().get("sessions") is None:
+                raise Failure(
+                    "the daemon here runs without a key of 64 digits, so nothing was done: a cluster gets its first one with all "
+                    "stations stopped (docs/keys.md)",
+                    FAILED,
+                    "key add",
+                )
+            _add_to_file(target, text, () if key_path else _retired(config_path))
             say(connection.key("add", text.split()[0]))
     except NotReachable:
+        _add_to_file(target, text, () if key_path else _retired(config_path))
         say("no daemon runs here: it reads the file when it starts")
     return OK
 
@@ -209,11 +212,22 @@ def forget(config_path: Path | None) -> int:
 # ---- helpers
 
 
+def _add_to_file(target: Path, text: str, retired: Sequence[int]) -> None:
+    try:
+        number = add_to(target, text, retired)
+    except UsageError as error:
+        raise Failure(str(error), FAILED, "key add") from None
+    except OSError as error:
+        raise Failure(f"{target} cannot be written: {error.strerror}", FAILED, "key add") from None
+    say(f"key {number:08x} is in {target}")
+
+
 def _config(path: Path | None) -> options.Config:
     try:
         return options.load(path)
     except options.ConfigError as error:
-        raise Failure(str(error), FAILED, "key") from None
+        other = "" if options.find(path).exists() else "; --config FILE names another"
+        raise Failure(f"{error}{other}", FAILED, "key") from None
 
 
 def _key_file(given: Path | None, config_path: Path | None) -> Path:

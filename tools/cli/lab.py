@@ -317,8 +317,9 @@ def _status_row(entry: dict[str, Any]) -> list[Any]:
 def exec_(name: str, stations: list[int] | None, command: tuple[str, ...]) -> None:
     """Run a program in one station, or in several at once with their lines marked by station.
 
-    The program keeps this environment, folder and terminal; ZENJUN_SOCKET is the socket of the station's daemon, ZENJUN_STATION
-    the station's number. With several stations the exit code is the highest of all.
+    The program keeps this environment, folder and terminal; ZENJUN_SOCKET is the socket of the station's daemon,
+    ZENJUN_CONFIG its configuration, ZENJUN_STATION the station's number. With several stations the exit code is the highest
+    of all.
 
     \b
     Examples:

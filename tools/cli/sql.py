@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterable, Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -81,6 +82,7 @@ def sql(
                 shell.interact(name)
             else:
                 shell.run(_read(sys.stdin), "standard input")
+            shell.end()
         finally:
             connection.close()
 
@@ -119,22 +121,26 @@ class Shell:
         """Of the statement under way."""
 
     def run(self, text: str, source: str = "") -> None:
-        """All statements of a text; the first that fails ends it, and its error says which it was, if there are several. source:
-        the file."""
-        if text.lstrip().startswith("."):
-            self._number += 1
-            self.command(text.strip())
-            return
-        found = list(lines_of(text))
+        """All statements and commands of a text; the first that fails ends it, and its error says which it was, if there are
+        several. source: the file."""
+        found = list(_lines_of(text))
         for line, statement in found:
             self._number += 1
             try:
-                self.print(self.connection.execute(statement))
+                if statement.startswith("."):
+                    self.command(statement)
+                else:
+                    self.print(self.connection.execute(statement))
             except Error as error:
                 if self.several or len(found) > 1:
                     where = f"line {line} of {source}" if source else f"statement {self._number}"
                     error.args = (f"{printable(where)}: {error}",)
                 raise
+
+    def end(self) -> None:
+        """Raises Failure if a transaction is open: nothing of it is committed."""
+        if self.connection.in_transaction:
+            raise Failure("the transaction has no COMMIT: nothing of it is kept", FAILED, "sql")
 
     # ---- the prompt
 
@@ -281,6 +287,20 @@ class Shell:
                 click.echo("\t".join(printable(_plain(value)) for value in row))
         else:
             _table(columns, cursor)
+
+
+def _lines_of(text: str) -> Iterator[tuple[int, str]]:
+    """The statements of a text, and its commands, which are lines that begin with a dot where no statement has begun; each with
+    its line from 1."""
+    begun, first = "", 1
+    for number, line in enumerate(StringIO(text), 1):
+        if line.lstrip().startswith(".") and _is_complete(begun):
+            yield from ((first + at - 1, statement) for at, statement in lines_of(begun))
+            yield number, line.strip()
+            begun, first = "", number + 1
+        else:
+            begun += line
+    yield from ((first + at - 1, statement) for at, statement in lines_of(begun))
 
 
 def _table(columns: list[str], rows: Iterable[Any]) -> None:

@@ -182,6 +182,7 @@ class Station:
             files.HOME_VARIABLE: str(self._lab.directory.parent),
             "ZENJUN_STATION": str(self.id),
             "ZENJUN_SOCKET": str(self.socket_path),
+            "ZENJUN_CONFIG": str(self.config_path),
             TOKEN_VARIABLE: self._lab.token,
         }
         return {**os.environ, **here, **(extra or {})}

@@ -59,8 +59,11 @@ class Service:
             self.welcome = self._read(time.monotonic() + timeout)
         except OSError as error:
             self.close()
-            missing = isinstance(error, FileNotFoundError | ConnectionRefusedError)
-            why = "is zenjun-db running?" if missing else error.strerror or str(error)
+            why = error.strerror or str(error)
+            if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+                why = "is zenjun-db running?"
+            elif isinstance(error, PermissionError):
+                why = "permission denied; see socket_mode and socket_group of [station]"
             raise NotReachable(f"cannot reach the database process at {self.path}: {why}") from None
         except Lost as error:
             self.close()
