@@ -216,13 +216,14 @@ def run_window(cluster: Cluster, cell: Cell) -> Window:
 
 
 def run_phases(
-    cluster: Cluster, cell: Cell, acts: Sequence[Callable[[], None]], phase_s: float
+    cluster: Cluster, cell: Cell, acts: Sequence[Callable[[], None]], phase_s: float, *, realtime: bool = False
 ) -> tuple[list[Json], list[float]]:
     """Run the clients once (``cell.watch``): warm-up, a phase in which nothing happens, and one for each act, which begins
     with it and goes on for ``phase_s`` when it has been done; ``cell.seconds`` is the longest time for all.
 
     Returns the clients' reports by station, each with ``fewer``: how many views of fewer members it was told of; and the longest
-    time without a delivery at any station, ms, by phase. Raises BenchError, and what an act raises.
+    time without a delivery at any station, ms, by phase. realtime: the clients wait for no program without real-time priority.
+    Raises BenchError, and what an act raises.
     """
     clients: list[Client] = []
     grace_s = 0.0
@@ -232,6 +233,8 @@ def run_phases(
         deadline = time.monotonic() + START_S
         for client in clients:
             client.line("READY", deadline)
+            if realtime:
+                os.sched_setscheduler(client.process.pid, os.SCHED_RR, os.sched_param(1))
         t0 = time.monotonic_ns() + LEAD_NS
         w0 = t0 + int(cell.warm_s * 1e9)
         w1 = w0 + int(cell.seconds * 1e9)

@@ -53,6 +53,7 @@ static uint32_t members_now, ends;
 static uint64_t window_messages, window_bytes;
 static uint64_t delivered, digest, own_delivered, last_delivery, gap_max;
 static uint64_t gap_by_phase[PHASES_MAX];
+static uint64_t late_by_phase[PHASES_MAX]; /* the longest time by which this program ran later than it had asked for */
 static uint32_t phase;
 static uint64_t expected[ZL_IDS_MAX + 1];
 static uint64_t bad_seq, bad_size, bad_body, foreign;
@@ -288,7 +289,7 @@ static int take_commands(uint64_t now)
 
 static int run_window(void)
 {
-    uint64_t commands_at = 0;
+    uint64_t commands_at = 0, planned = UINT64_MAX;
     int sender = options.mode != ZL_IDLE && options.id <= options.senders;
     int closing = sender; /* an END marker is still to be sent */
 
@@ -298,6 +299,8 @@ static int run_window(void)
     for (;;) {
         uint64_t now = zl_now(), until = window.w1;
 
+        if (now > planned && now >= window.w0 && now < window.w1 && now - planned > late_by_phase[phase])
+            late_by_phase[phase] = now - planned;
         if (options.watch && now >= commands_at) {
             if (take_commands(now))
                 return -1;
@@ -323,9 +326,18 @@ static int run_window(void)
         }
         if (options.watch && until > commands_at)
             until = commands_at;
+        planned = until > now ? until : now;
         if (backend->turn(until > now ? until : 0))
             return -1;
     }
+}
+
+static void by_phase(const char *name, const uint64_t *ns)
+{
+    printf(",\"%s\":[", name);
+    for (uint32_t i = 0; i <= phase; i++)
+        printf("%s%.1f", i ? "," : "", (double)ns[i] / 1e6);
+    printf("]");
 }
 
 static void report(int broken)
@@ -336,10 +348,8 @@ static void report(int broken)
            refused, ends, digest);
     printf(",\"bad\":{\"seq\":%" PRIu64 ",\"size\":%" PRIu64 ",\"body\":%" PRIu64 ",\"foreign\":%" PRIu64 "},\"gap_max_ms\":%.1f", bad_seq,
            bad_size, bad_body, foreign, (double)gap_max / 1e6);
-    printf(",\"gap_max_ms_by_phase\":[");
-    for (uint32_t i = 0; i <= phase; i++)
-        printf("%s%.1f", i ? "," : "", (double)gap_by_phase[i] / 1e6);
-    printf("]");
+    by_phase("gap_max_ms_by_phase", gap_by_phase);
+    by_phase("late_max_ms_by_phase", late_by_phase);
     print_histogram("self", &from_self);
     print_histogram("others", &from_others);
     print_histogram("due", &from_due);

@@ -64,7 +64,8 @@ Starting = Callable[[str], None]
 
 @dataclass(frozen=True)
 class TrustPlan:
-    """Options of one call. mbit: the limit of each link in the part *rate*. seconds: of a window. peers: corosync beside ours."""
+    """Options of one call. mbit: the limit of each link in the part *rate*. seconds: of a window. peers: corosync beside ours.
+    realtime: of cuts our daemons and the programs wait for no program without real-time priority."""
 
     stations: int = 3
     parts: tuple[str, ...] = PARTS
@@ -73,6 +74,7 @@ class TrustPlan:
     seconds: float = 2.0
     repeat: int = 3
     peers: tuple[str, ...] = ()
+    realtime: bool = False
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def runs(self) -> int:
@@ -201,7 +203,8 @@ def _rate(labs: Labs) -> Iterator[Turn]:
 
 def _cut(labs: Labs) -> Iterator[Turn]:
     for mode in dict.fromkeys(mode for mode, _ in CUT_LOADS):
-        lab = labs.lab({"links": {"mode": mode}}, links=2)
+        first = {"station": {"realtime_priority": 1}} if labs.plan.realtime else {}
+        lab = labs.lab({"links": {"mode": mode}, **first}, links=2)
         system = Keyed(lab, "authenticate", labs.own_folder())
         loads = [rate for each, rate in CUT_LOADS if each == mode]
         yield Turn(lab, system, list(_cuts(labs.plan, lab, system, mode, loads)))
@@ -218,7 +221,9 @@ def _cuts(
 
     for rate in loads:
         for cut in plan.cuts:
-            figures = partial(_phases, lab, system, plan.watched(64, rate), partial(CUTS[cut], lab), healed)
+            figures = partial(
+                _phases, lab, system, plan.watched(64, rate), partial(CUTS[cut], lab), healed, realtime=plan.realtime
+            )
             yield {"mode": mode, "rate": rate, "cut": cut, "size": 64}, figures
 
 
@@ -304,12 +309,13 @@ def _window(system: System, cell: Cell) -> Json:
     return {**found, "per_cpu_s": round(found["messages_per_s"] / cores, 1) if cores else None}
 
 
-def _phases(lab: Lab, system: System, cell: Cell, *acts: Callable[[], None]) -> Json:
-    """Gaps of the first two phases, ms. Raises BenchError, LabError, ClientError."""
+def _phases(lab: Lab, system: System, cell: Cell, *acts: Callable[[], None], realtime: bool = False) -> Json:
+    """Gaps of the first two phases, ms, and by how much a program ran later than it had asked for. Raises BenchError, LabError,
+    ClientError."""
     ours = isinstance(system, Zenjun)
     before = changes_of(lab) if ours else 0
     try:
-        results, gaps = run_phases(system, cell, acts, PHASE_S)
+        results, gaps = run_phases(system, cell, acts, PHASE_S, realtime=realtime)
     finally:
         for act in acts[1:]:
             act()
@@ -320,6 +326,7 @@ def _phases(lab: Lab, system: System, cell: Cell, *acts: Callable[[], None]) -> 
     return {
         "gap_ms": gaps[1],
         "gap_before_ms": gaps[0],
+        "late_ms": max(r["late_max_ms_by_phase"][1] for r in results),
         "changes": changes,
         "delivered": results[0]["delivered"],
         "ok": not found,
@@ -462,5 +469,7 @@ def _gap_lines(rows: Sequence[Json]) -> Iterator[list[str]]:
         changes = sum(int(r["changes"]) for r in some if "changes" in r)
         reached = None if bound is None else gap <= bound and failed == "0"
         measured = f"gap {number(gap)} ms, {changes} changes"
+        if late := max(float(r.get("late_ms", 0)) for r in good):
+            measured += f" (a program was late by up to {number(late)} ms)"
         ratio = f"{gap / before:.2f}" if before else "–"
         yield [what, system, measured, f"{number(before)} ms before", ratio, words, _verdict(reached), failed]

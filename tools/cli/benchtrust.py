@@ -52,6 +52,11 @@ Exit status: as zenjun bench; a bound that is not reached is no error.""",
     help="Other systems in the same labs: corosync (two knet links; without and with AES-256 and SHA-256).",
 )
 @click.option(
+    "--realtime",
+    is_flag=True,
+    help="In the part cut, daemons and programs have real-time priority: a gap is not the wait for a processor that others use.",
+)
+@click.option(
     "--option",
     "options",
     multiple=True,
@@ -68,6 +73,7 @@ def trust(
     seconds: float,
     repeat: int,
     peers: tuple[str, ...],
+    realtime: bool,
     options: dict[str, dict[str, Any]],
     as_json: bool,
 ) -> None:
@@ -76,5 +82,5 @@ def trust(
     What is compared takes turns, and ratios are those within a turn: on a machine that others use as well only these count. A
     gap is the longest time without a delivery at any station, the column "against" what it was in the seconds before.
     """
-    plan = TrustPlan(stations, parts, cuts, mbit, seconds, repeat, there(peers, "corosync", Corosync.missing), options)
+    plan = TrustPlan(stations, parts, cuts, mbit, seconds, repeat, there(peers, "corosync", Corosync.missing), realtime, options)
     measured(partial(run, plan), plan.runs(), lambda row: f"{row['what']}, turn {row['repeat']}", render, as_json)
