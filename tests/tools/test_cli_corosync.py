@@ -87,6 +87,7 @@ def test_the_configuration_that_goes_with_it_is_one(tmp_path: Path) -> None:
     done = run(tmp_path, "config", "--corosync-conf", str(tmp_path / "corosync.conf"))
     assert done.returncode == 0
     assert "stations = 3\n" in done.stdout
+    assert run(tmp_path, "config", str(tmp_path / "corosync.conf")).stdout == done.stdout
 
 
 def test_what_protects_and_what_is_redundant_stays_so(tmp_path: Path) -> None:

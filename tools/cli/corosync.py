@@ -257,6 +257,7 @@ def check_(file: Path | None, conf_path: Path | None) -> int:
 
 
 @corosync.command("config", epilog=CODES)
+@click.argument("file", required=False, type=click.Path(path_type=Path))
 @conf_option
 @click.option(
     "--stop-time",
@@ -267,8 +268,8 @@ def check_(file: Path | None, conf_path: Path | None) -> int:
     show_default=True,
     help="How long a node that is cut off has to stop its resources before the others start them. Every failover waits for it.",
 )
-def config_(conf_path: Path | None, stop_ms: int) -> None:
-    """Print the zenjund.toml that goes with corosync.conf, for this machine.
+def config_(file: Path | None, conf_path: Path | None, stop_ms: int) -> None:
+    """Print the zenjund.toml that goes with corosync.conf, for this machine. FILE is the same as --corosync-conf FILE.
 
     \b
     Examples:
@@ -276,7 +277,7 @@ def config_(conf_path: Path | None, stop_ms: int) -> None:
       zenjun corosync config --stop-time 2500     no fencing: time for Pacemaker to stop
     """
     try:
-        conf = load(conf_path or path_of(dict(os.environ)))
+        conf = load(conf_path or file or path_of(dict(os.environ)))
     except options.ConfigError as error:
         raise Failure(str(error), command="corosync config") from None
     click.echo(configuration(conf, _interfaces(), stop_ms))
