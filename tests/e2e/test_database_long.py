@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from zenjun.daemon.database.driver.service import Service
+from zenjun.daemon.database.errors import NotReachable
+from zenjun.daemon.programs import CONNECTIONS_MAX
 from zenjun.db import DataError
 from zenjun.proto.service.database.messages import BODY_MAX, encode_body
 
@@ -104,3 +107,25 @@ def test_a_station_comes_back_in_the_middle_of_one(shop: Databases) -> None:
     assert shop.until_equal(timeout_s=120)["version"] == version + 1
     with contextlib.closing(shop.connect(3)) as c:
         assert c.execute("SELECT count(*), sum(length(body)) FROM t").fetchone() == (60, 60 * ROW_BYTES)
+
+
+def test_as_many_programs_as_there_may_be(shop: Databases) -> None:
+    """One more is refused, those that are there go on, and there is room again when one has gone."""
+    with descriptors(2 * CONNECTIONS_MAX), contextlib.ExitStack() as opened, contextlib.closing(shop.connect(1)) as c:
+        c.execute("CREATE TABLE n(id INTEGER PRIMARY KEY)")
+        c.commit()
+        held = [opened.enter_context(contextlib.closing(Service(shop.socket(1)))) for _ in range(CONNECTIONS_MAX - 1)]
+        with pytest.raises(NotReachable, match="cannot reach the database process"):
+            Service(shop.socket(1))
+        c.execute("INSERT INTO n VALUES(1)")
+        c.commit()
+        assert held[0].ask("status", timeout=30)["programs"] == CONNECTIONS_MAX
+        held[-1].close()
+
+        def is_free() -> bool:
+            with contextlib.suppress(NotReachable), contextlib.closing(Service(shop.socket(1))):
+                return True
+            return False
+
+        wait_for(is_free, "there is room again", 20)
+    assert "programs are connected" in shop.log(1).read_text()
