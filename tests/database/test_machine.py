@@ -315,6 +315,25 @@ def test_who_is_not_accepted_leaves_and_comes_again() -> None:
     assert order.machines[3, 2].is_active, "an epoch that is over"
 
 
+@rule("Q5", "Q6")
+def test_what_a_site_said_of_itself_before_an_opening_has_no_effect() -> None:
+    """Its message was on the way meanwhile. Whether it is active since then or not, it stays so."""
+    order = opened()
+    one, two, three = order.machines
+    shared = order.machines[one].shared
+    assert shared is not None
+    before = m.encode(m.Active(m.Position(shared.epoch - 1, 1, D), 0))
+    order.take(one, [Emit(before)])
+    order.deliver()
+    assert all(machine.is_active for machine in order.machines.values()) and not order.waiting
+    order.take(three, [Emit(m.encode(m.Leave(shared.epoch)))])
+    order.deliver(m.Leave)
+    order.take(three, [Emit(before)])
+    order.deliver(m.Active)
+    for machine in order.machines.values():
+        assert machine.roll.active() == [one, two], "as if it were active, nobody would open the database without it"
+
+
 @rule("K5")
 def test_nothing_commits_without_enough_sites() -> None:
     order = opened()

@@ -13,6 +13,7 @@ from zenjun.proto.service.database.certify import Certifier, Shared
 from zenjun.proto.service.database.machine import Durability, Given, Machine
 from zenjun.proto.service.database.messages import (
     SEGMENT_HEAD_BYTES,
+    Active,
     Lock,
     Position,
     Segment,
@@ -319,6 +320,29 @@ class AnyRelease(Machine):
     roll_class = Alike
 
 
+class Credulous(Roll):
+    """Q5: what a site has said of itself before an opening counts after it."""
+
+    def is_present(self, epoch: int) -> bool:
+        return bool(self.active())
+
+
+class OldActiveCounts(Machine):
+    """Q5, Q6: and the site itself gives up for it, as one that is not accepted."""
+
+    roll_class = Credulous
+
+    def is_outdated(self, active: Active, shared: Shared) -> bool:
+        return False
+
+
+class LeavesForOldActive(Machine):
+    """Q6: only the latter."""
+
+    def is_outdated(self, active: Active, shared: Shared) -> bool:
+        return False
+
+
 # ---- the schema's lock
 
 
@@ -429,6 +453,7 @@ PARTS: dict[str, dict[str, Any]] = {
     },
     **{c.__name__: {"machine": c} for c in (CountsItself, SaysNothing)},
     **{c.__name__: {"machine": c} for c in (OpensAlone, ByVersion, AnyRelease, WithoutTheFile)},
+    **{c.__name__: {"machine": c} for c in (OldActiveCounts, LeavesForOldActive)},
     **{c.__name__: {"machine": c} for c in (SchemaIgnored, LockIgnored, LockSurvives, FitsAll, Overtakes)},
     **{c.__name__: {"machine": c} for c in (PartsKept, PartsForgotten, PartsTwice, NobodyLeaves)},
     **{c.__name__: {"machine": c} for c in (KeepsNumbers, ConflictsInNumbers)},

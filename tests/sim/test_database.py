@@ -95,6 +95,8 @@ STAGES: dict[str, Callable[[Plan], Plan]] = {
 
 CAUGHT_AT: dict[str, int] = {
     "AnyRelease": 9,
+    "LeavesForOldActive": 1796120061,
+    "OldActiveCounts": 1796116487,
     "OpensAlone": 11,
     "Overtakes": 13,
     "PartsKept": 13,
@@ -128,6 +130,8 @@ CAUGHT_BY: dict[str, set[str]] = {
     "Overtakes": {"shared", "rows", "told", "fork", "verdict", "rest"},
     "AnyRelease": {"release"},
     "WithoutTheFile": {"rows"},
+    "OldActiveCounts": {"rest"},
+    "LeavesForOldActive": {"rest"},
     "ForgetsLeases": {"lease"},
     "TrustsItself": {"scrub", "rows"},
     "SumsLater": {"scrub"},
@@ -143,8 +147,8 @@ CAUGHT_BY: dict[str, set[str]] = {
 
 
 @rule(
-    "K1", "K2", "K3", "K4", "K5", "K6", "K7", "K8", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "D5", "Q2", "Q7", "Q8", "W1", "W2",
-    "W3", "W4",
+    "K1", "K2", "K3", "K4", "K5", "K6", "K7", "K8", "B8", "H1", "H2", "H3", "D1", "D2", "D3", "D5", "Q2", "Q5", "Q6", "Q7", "Q8",
+    "W1", "W2", "W3", "W4",
 )  # fmt: skip
 @pytest.mark.parametrize("name", CAUGHT_BY)
 def test_a_broken_rule_is_caught(name: str) -> None:

@@ -344,7 +344,7 @@ class Machine(Reporting):
             if message.roll == self.roll.number and source in self.roll.stands:
                 self.roll.stands[source] = message
         elif isinstance(message, Active):
-            if self.roll.active():
+            if self.roll.is_present(message.position.epoch):
                 self.roll.set_active(source, message.position.epoch)
         elif isinstance(message, Leave):
             self.roll.leave(source, message.epoch)
@@ -434,7 +434,7 @@ class Machine(Reporting):
             is_alike = self.roll.fits(shared.release, message.release)
             if shared.active and is_alike and self.is_here(message.position, shared):
                 shared.active.add(source)
-            elif source == self.me:
+            elif source == self.me and not self.is_outdated(message, shared):
                 self._stop_following()
                 self._emit(Leave(shared.epoch))
         elif isinstance(message, Leave):
@@ -473,6 +473,10 @@ class Machine(Reporting):
         """Who gives the state: by chance, which the place decides, so that another one does when it is asked for again."""
         able = sorted(shared.active - {source})
         return able[crc32(struct.pack("!3Q", *place)) % len(able)] if able else None
+
+    def is_outdated(self, active: Active, shared: Shared) -> bool:
+        """It was on its way while the database was opened again, with this site, which is active in the epoch since then."""
+        return active.position.epoch != shared.epoch and self.me in shared.active
 
     def is_here(self, position: Position, shared: Shared) -> bool:
         """This position is in the history here, and in its present epoch."""

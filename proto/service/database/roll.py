@@ -76,6 +76,11 @@ class Roll:
         if (stand := self.stands.get(member)) is not None:
             self.stands[member] = stand._replace(active=True, position=stand.position._replace(epoch=epoch))
 
+    def is_present(self, epoch: int) -> bool:
+        """The active sites are in this epoch. What a site has said of itself in an earlier one, on its way while the database was
+        opened again, does not apply any more."""
+        return any(s is not None and s.active and s.position.epoch == epoch for s in self.stands.values())
+
     def leave(self, member: Source, epoch: int) -> None:
         """The site was active in this epoch, and is no longer. A report from before an opening does not apply to the epoch that
         began there."""
