@@ -28,6 +28,11 @@ def test_who_starts_is_read_by_all_soon() -> None:
     World(1803900001).run()
 
 
+def test_after_a_pause_it_may_seal_with_the_other_key_at_once() -> None:
+    """It paused while a change of the key was proven: nobody reads its next session yet, whatever its key."""
+    World(1796105193, rotates=True).run()
+
+
 @pytest.mark.parametrize("seed", [0, 1, 43])
 def test_two_daemons_with_one_number_find_each_other(seed: int) -> None:
     assert World(seed, twin=True).run().twins

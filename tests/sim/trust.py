@@ -420,7 +420,8 @@ class World:
         effects = seen(hello, mac, station.mac) if seen is not None else []
         self.apply(station, effects + station.trust.on_hello(self.now, self.facts(station), hello))
 
-    def apply(self, station: Station, effects: Iterable[Effect]) -> None:
+    def apply(self, station: Station, effects: Iterable[Effect], *, is_anew: bool = False) -> None:
+        """is_anew: after a pause (S8): nobody reads the session yet, whatever its key is."""
         trust, reader = station.trust, station.reader
         if trust is None or reader is None:
             return
@@ -434,7 +435,7 @@ class World:
                             head = named.packed()
                             self.broadcast(station, head + body + tag("hello", key, head, body), None)
                 case SealUnder(session, key):
-                    if self.is_member(station) and key != station.key and self.order_key == NEW_KEY:
+                    if not is_anew and self.is_member(station) and key != station.key and self.order_key == NEW_KEY:
                         others = [s for s in self.stations if s is not station and self.is_member(s)]
                         self.checks.on_key_used(station.who, session, [(s.number, s.reader) for s in others])
                     station.session, station.key, station.next = session, key, 1
@@ -479,7 +480,7 @@ class World:
                 station.trust.renew(self.now)
                 self.apply(station, [])
             case _:
-                self.apply(station, station.trust.restart(self.now, self.facts(station)))
+                self.apply(station, station.trust.restart(self.now, self.facts(station)), is_anew=True)
 
     # ---- the attacker
 
