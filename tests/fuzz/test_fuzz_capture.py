@@ -19,7 +19,7 @@ from .test_fuzz_core import BUILD_SECONDS_MAX, CORE, HERE, SANITIZE, SECONDS, SE
 
 DATAPATH = HERE.parent.parent / "daemon" / "datapath"
 NATIVE = HERE.parent.parent / "tools" / "pcap" / "native"
-SOURCES = (*(NATIVE / name for name in ("capture.c", "pdu.c", "decode.c")), CORE / "crc.c")
+SOURCES = (*(NATIVE / name for name in ("capture.c", "pdu.c", "decode.c", "pieces.c")), CORE / "crc.c")
 
 
 @pytest.fixture(scope="module")
