@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
+import re
 import statistics
 import struct
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ import pytest
 from click.testing import CliRunner
 from zenjun.tools.cli.impairments import impairment_options
 from zenjun.tools.lab import Impairment, Lab, LabError, distributions, files, filters, impair, qdiscs
+
+from ..netem import bounds
 
 
 @pytest.mark.parametrize(("text", "value"), [("5%", 0.05), ("0.05", 0.05), ("0", 0.0), ("100%", 1.0), (" 0.1 % ", 0.001)])
@@ -224,19 +229,36 @@ def test_ruleset_throws_for_each_receiver() -> None:
     assert 'oifname "s2" iifname { "s1", "s3" } counter name cut_2 drop' in text
 
 
-def test_ruleset_of_bursts_keeps_the_state_in_a_set() -> None:
+def test_ruleset_of_bursts_is_what_was_drawn() -> None:
     text = filters.ruleset([1, 2], {2: 0.5}, [], bursts={1: (0.1, 0.25, 1.0, 0.0)})
-    assert "add set bridge zenjun bad { type ifname" in text
-    rules = [line for line in text.splitlines() if 'oifname "s1"' in line]
-    assert rules == [
-        f'add rule bridge zenjun forward oifname "s1" {rule}'
-        for rule in (
-            "oifname @bad numgen random mod 1000000 < 250000 delete @bad { oifname } counter name lost_1 drop",
-            "oifname @bad counter name lost_1 drop",
-            "numgen random mod 1000000 < 100000 add @bad { oifname } accept",
-            "accept",
-        )
-    ]
+    (rule,) = [line for line in text.splitlines() if 'oifname "s1"' in line]
+    found = re.fullmatch(
+        rf'add rule bridge zenjun forward oifname "s1" numgen inc mod {filters.CYCLE} {{ (.*) }} counter name lost_1 drop', rule
+    )
+    assert found is not None
+    runs = [tuple(map(int, each.partition("-")[::2])) if "-" in each else (int(each),) * 2 for each in found[1].split(", ")]
+    assert all(before[1] + 1 < after[0] for before, after in pairwise(runs)) and runs[-1][1] < filters.CYCLE
+    lost = [False] * filters.CYCLE
+    for first, last in runs:
+        lost[first : last + 1] = [True] * (last + 1 - first)
+    bounds.check_bursts(lost, 0.1, 0.25, 2000)
+    again = filters.ruleset([1, 2], {2: 0.5}, [], bursts={1: (0.1, 0.25, 1.0, 0.0)})
+    assert rule not in again.splitlines(), "each time other frames"
+
+
+@pytest.mark.parametrize(
+    ("model", "share"),
+    [
+        ((0.1, 0.25, 0.8, 0.05), (0.25 * 0.05 + 0.1 * 0.8) / 0.35),
+        ((0.0, 1.0, 1.0, 0.0), 0.0),
+        ((0.5, 0.5, 1.0, 1.0), 1.0),
+    ],
+)
+def test_a_state_loses_its_share(model: tuple[float, ...], share: float) -> None:
+    """Seeds, so that it comes out the same: the shares are far from those of other models."""
+    for seed in range(5):
+        lost = sum(last + 1 - first for first, last in filters.burst_places(model, random.Random(seed)))
+        assert lost / filters.CYCLE == pytest.approx(share, abs=0.02)
 
 
 def test_a_tiny_loss_is_not_rounded_to_none() -> None:
